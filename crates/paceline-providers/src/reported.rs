@@ -34,7 +34,10 @@ impl CachePercent {
         if usage.unsplit_writes == 0 {
             return usage;
         }
-        let more = u64::from(self.dearest(request).saturating_sub(self.write)) * usage.unsplit_writes;
+        // A write that no request asked for is none the less billed, such as where a proxy asks for it.
+        let known = if self.knows_writes() { self } else { Self::ASKED_FOR };
+        let dearest = self.dearest(request).max(known.write);
+        let more = u64::from(dearest.saturating_sub(self.write)) * usage.unsplit_writes;
         let cache_price = usage.cache_price.saturating_add_unsigned(more.div_ceil(100));
         Usage { cache_price, unsplit_writes: 0, ..usage }
     }
@@ -438,9 +441,9 @@ mod tests {
         }
     }
 
-    /// As OpenRouter and LiteLLM tell of models that are Anthropic's.
+    /// As OpenRouter and LiteLLM tell of models that are Anthropic's; LiteLLM asks for them by itself where it is set up so.
     #[test]
-    fn writes_of_an_api_in_the_form_of_openai_cost_more_where_they_are_asked_for() {
+    fn writes_of_an_api_in_the_form_of_openai_cost_more_whether_or_not_they_are_asked_for() {
         let (minutes, hour) = (r#"{"cache_control":{}}"#, r#"{"cache_control":{"ttl":"1h"}}"#);
         let openrouter = json!({"prompt_tokens": 2_060, "completion_tokens": 10, "total_tokens": 2_070,
             "prompt_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 2_000}});
@@ -450,7 +453,8 @@ mod tests {
         for (usage, request, expected) in [
             (&openrouter, minutes, 2_560),
             (&openrouter, hour, 4_060),
-            (&openrouter, "{}", 2_060),
+            (&openrouter, "{}", 2_560),
+            (&litellm, "{}", 2_560),
             (&litellm, minutes, 2_560),
             (&split, hour, 4_060),
         ] {
