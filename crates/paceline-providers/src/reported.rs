@@ -147,6 +147,8 @@ pub(super) struct Reported {
     output: u64,
     /// Only a total was reported, which is in the input.
     undivided: bool,
+    /// Tokens of the prompt that the bill has, where that is said beside those that it has.
+    billed: Option<u64>,
 }
 
 impl Reported {
@@ -197,6 +199,7 @@ impl Reported {
             apart: self.apart && other.apart,
             output: self.output.saturating_add(other.output),
             undivided: self.undivided && other.undivided,
+            billed: None,
         }
     }
 
@@ -222,9 +225,12 @@ impl Reported {
     /// The `usage` object of chat completions, responses, embeddings or messages. Only numbers count, and one of them
     /// must be there; one above 2^32 is none.
     pub(super) fn read(usage: &Value) -> Option<Self> {
-        // Cohere has its counts one level deeper, and of embeddings those alone that it bills.
+        // Cohere has its counts one level deeper, beside those that it bills, and of embeddings these alone.
         let deeper = |key: &str| usage.get(key).filter(|counts| counts.is_object());
-        let billed = if deeper("tokens").is_none() { deeper("billed_units") } else { None };
+        let billed = deeper("billed_units");
+        let billed_input =
+            billed.filter(|_| deeper("tokens").is_some()).and_then(|units| count(units.get("input_tokens")?));
+        let billed = billed.filter(|_| deeper("tokens").is_none());
         let usage = deeper("tokens").or(billed).unwrap_or(usage);
         // So few are found faster one by one than by their hashes.
         let members = usage.as_object()?;
@@ -272,6 +278,7 @@ impl Reported {
             apart,
             output,
             undivided,
+            billed: billed_input,
         };
         // Anthropic's calls of several rounds: the sum may lack those that summed up the conversation.
         let rounds = member("iterations").and_then(Value::as_array).into_iter().flatten();
@@ -289,6 +296,7 @@ impl Reported {
             apart: self.apart && later.apart,
             output: last(self.output, later.output),
             undivided: later.undivided,
+            billed: later.billed.or(self.billed),
         }
     }
 
@@ -305,10 +313,12 @@ impl Reported {
         let rounded_up = |percent: i64| -(-percent).div_euclid(100);
         let cached_price = rounded_up(more(read, of_read));
         let of_writes = rounded_up(more(written - for_an_hour, write) + more(for_an_hour, write_for_an_hour));
+        // Both are at most a few times 2^32.
+        let unbilled = self.billed.map_or(0, |billed| billed.cast_signed() - input.cast_signed());
         Usage {
             input_tokens: input - uncounted_tokens,
             uncounted_tokens,
-            cache_price: cached_price + of_writes,
+            cache_price: cached_price + of_writes + unbilled,
             unsplit_writes: if self.written_for_an_hour.is_none() || write == 100 { written } else { 0 },
             cached_tokens: read,
             cached_price,

@@ -201,3 +201,13 @@ fn the_last_events_of_a_long_stream_are_a_stream_that_ended() {
     let path = "/model/m/invoke-with-response-stream";
     assert_eq!(counted(Provider::Bedrock, path, &[], packed(&all)), (6_000, 4_000, 10_000));
 }
+
+/// As Cohere's chat, whose form around a message is in no bill.
+#[test]
+fn a_bill_that_has_fewer_tokens_of_the_prompt_is_what_the_prompt_costs() {
+    let usage = json!({"billed_units": {"input_tokens": 5, "output_tokens": 18}, "tokens": {"input_tokens": 71, "output_tokens": 18}});
+    let body = json!({"message": {"content": []}, "usage": usage}).to_string();
+    let answer = Answer { status: 200, headers: &HeaderMap::new(), body: body.as_bytes(), path: "/v2/chat" };
+    let usage = Dialect::from(Provider::Cohere).read(&answer, Timestamp::from_millis(0)).usage.expect("it tells");
+    assert_eq!((usage.prompt_tokens(), usage.priced_input(), usage.output_tokens), (71, 5, 18));
+}

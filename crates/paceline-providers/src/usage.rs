@@ -13,7 +13,8 @@ pub struct Usage {
     pub input_tokens: u64,
     /// Tokens of the prompt beside these: the provider read them from its cache, and counts them against no limit.
     pub uncounted_tokens: u64,
-    /// How many tokens of input more, or fewer, the prompt costs than it has, because a provider's cache was read or written.
+    /// How many tokens of input more, or fewer, the prompt costs than it has, because a provider's cache was read or written, or
+    /// its bill has other tokens.
     pub cache_price: i64,
     /// Tokens that were written into the cache, where the answer does not say for how long: they count with the lesser price.
     pub unsplit_writes: u64,
