@@ -154,6 +154,34 @@ fn bound(config: &Retry, tried: &Tried, class: Class, counted: Counted) -> Optio
     }
 }
 
+/// What is known of an item that may test a server which was left alone for refusals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Neither the item nor its address was refused.
+    No,
+    /// Other items of its address were.
+    OthersOfItsAddress,
+    /// The item itself was.
+    Before,
+    /// It was the last that was.
+    Last,
+}
+
+/// For how long an item lets others go first that may test a server in its place, as one sits out that has probed a failing
+/// server: what refuses one item always must not keep out the others. None where it may go at once.
+#[must_use]
+pub const fn sits_out_test(refused: Refused) -> Option<Duration> {
+    match refused {
+        Refused::No => None,
+        Refused::OthersOfItsAddress => Some(OTHERS_FIRST),
+        Refused::Before => Some(OTHERS_FIRST.saturating_mul(2)),
+        Refused::Last => Some(OTHERS_FIRST.saturating_mul(3)),
+    }
+}
+
+/// Long enough for a store to hand out all that waits for a server.
+const OTHERS_FIRST: Duration = Duration::from_millis(1_100);
+
 /// The wait before the next call: the item's own, and no less than the waits that the server and the scope ask for.
 fn wait(config: &Retry, pace: Pace, tried: &Tried, outcome: &Outcome, rng: &mut Rng) -> Duration {
     let hint = outcome.hint.map(|hint| hint.wait);
@@ -297,6 +325,12 @@ mod tests {
         assert_eq!(then(Pace::Fixed, chosen, &hinted), Then::Again(30 * S));
         let others_first = Tried { at_least: 40 * S, ..chosen };
         assert_eq!(then(Pace::Fixed, others_first, &hinted), Then::Again(40 * S));
+    }
+
+    #[test]
+    fn who_was_refused_tests_a_server_after_the_others() {
+        let order = [Refused::No, Refused::OthersOfItsAddress, Refused::Before, Refused::Last].map(sits_out_test);
+        assert!(order.is_sorted() && order[0].is_none(), "{order:?}");
     }
 
     #[test]

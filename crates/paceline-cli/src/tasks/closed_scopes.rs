@@ -62,6 +62,38 @@ pub(crate) struct ClosedScope {
     /// Of one that does not answer: the places that its calls have at present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) places: Option<u32>,
+    #[serde(flatten)]
+    pub(crate) refusals: Refusals,
+}
+
+/// What was refused where something is stopped for refusals.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Refusals {
+    /// Of an address that is stopped alone: its host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) host: Option<String>,
+    /// The one address of a stopped host that refused them all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) address: Option<String>,
+    /// The item that was refused last: others test first whether the host takes items again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) last: Option<String>,
+    /// Since when it is stopped, in milliseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) since_ms: Option<i64>,
+}
+
+impl Refusals {
+    /// A reason, with where and what that was.
+    pub(crate) fn told_with(&self, reason: &str) -> String {
+        let at = self.address.as_ref().map(|address| format!("all at {address}"));
+        let last = self.last.as_ref().map(|last| format!("the last was {last}"));
+        match (at, last) {
+            (Some(at), Some(last)) => format!("{reason} ({at}; {last})"),
+            (Some(one), None) | (None, Some(one)) => format!("{reason} ({one})"),
+            (None, None) => reason.to_owned(),
+        }
+    }
 }
 
 /// Those of a store, at a time.
@@ -157,7 +189,16 @@ impl ClosedScopes {
         self.0.retain(|scope| is_such(&scope.name));
     }
 
-    /// A line for each of the first few causes, then how many more there are, and what to do, each advice once.
+    /// The one that keeps items of that host and address back, if one is stopped.
+    pub(crate) fn stopped_for(&self, host: &str, address: &str) -> Option<&ClosedScope> {
+        let is_stopped = |scope: &&ClosedScope| scope.why.is_some_and(|why| why != Why::Failing);
+        self.0.iter().filter(is_stopped).find(|scope| match &scope.refusals.host {
+            Some(of) => of == host && scope.name == address,
+            None => scope.name == host,
+        })
+    }
+
+    /// A line for each of the first few causes, followed by what to do about it, then how many more there are.
     pub(crate) fn lines(&self) -> Vec<String> {
         let mut causes: Vec<Vec<&ClosedScope>> = Vec::new();
         for scope in &self.0 {
@@ -166,13 +207,13 @@ impl ClosedScopes {
                 None => causes.push(vec![scope]),
             }
         }
-        let mut lines: Vec<String> = causes.iter().take(SHOWN).map(|alike| line(alike)).collect();
+        let mut lines = Vec::new();
+        for alike in causes.iter().take(SHOWN) {
+            lines.push(line(alike));
+            lines.extend(alike[0].advice.as_deref().map(|advice| format!("  {}", text::printable(advice))));
+        }
         let more: usize = causes.iter().skip(SHOWN).map(Vec::len).sum();
         lines.extend((more > 0).then(|| format!("and {}", text::counted(more as u64, "more scope"))));
-        let mut advice: Vec<&str> = self.0.iter().filter_map(|scope| scope.advice.as_deref()).collect();
-        advice.sort_unstable();
-        advice.dedup();
-        lines.extend(advice.into_iter().map(|advice| text::printable(advice).into_owned()));
         let is_stopped = |scope: &ClosedScope| scope.why.is_some_and(|why| why != Why::Failing);
         lines.extend(self.0.iter().any(is_stopped).then(|| TESTED.to_owned()));
         lines
@@ -185,6 +226,19 @@ impl ClosedScopes {
 }
 
 impl ClosedScope {
+    /// Why an item of it waits: `a.example is stopped since ...: ...`.
+    pub(crate) fn told(&self) -> String {
+        let since =
+            self.refusals.since_ms.map(|since| format!(" since {}", text::moment(Timestamp::from_millis(since))));
+        let reason = self.refusals.told_with(&self.reason);
+        format!("{} is stopped{}: {reason}", self.name, since.unwrap_or_default())
+    }
+
+    /// For scripts.
+    pub(crate) fn json(&self) -> Value {
+        as_json(self)
+    }
+
     /// More where less may leave, and for longer.
     fn strictness(&self) -> (bool, Option<i64>) {
         (self.why.is_some_and(|why| why != Why::Failing), self.until_ms)
@@ -192,8 +246,8 @@ impl ClosedScope {
 
     /// Whether another differs by its name and its places alone.
     fn is_like(&self, other: &Self) -> bool {
-        let of = |scope: &Self| (scope.why, scope.until_ms);
-        of(self) == of(other) && self.reason == other.reason
+        let of = |scope: &Self| (scope.why, scope.until_ms, scope.refusals.host.is_some());
+        of(self) == of(other) && self.reason == other.reason && self.advice == other.advice
     }
 }
 
@@ -203,9 +257,10 @@ const TESTED: &str = "a stopped scope: the next run tests it with one call, and 
 
 /// The line for scopes that are alike.
 fn line(scopes: &[&ClosedScope]) -> String {
-    let ClosedScope { why, until_ms, reason, .. } = scopes[0];
+    let ClosedScope { why, until_ms, reason, refusals, .. } = scopes[0];
     let named: Vec<_> = scopes.iter().take(SHOWN).map(|scope| text::printable(&scope.name)).collect();
-    let (mut names, reason) = (named.join(", "), text::printable(reason));
+    let reason = if scopes.len() == 1 { refusals.told_with(reason) } else { reason.clone() };
+    let (mut names, reason) = (named.join(", "), text::printable(&reason));
     if scopes.len() > SHOWN {
         names += &format!(" and {} more", text::count((scopes.len() - SHOWN) as u64));
     }
@@ -226,7 +281,8 @@ fn line(scopes: &[&ClosedScope]) -> String {
 }
 
 fn as_json(scope: &ClosedScope) -> Value {
-    let ClosedScope { name, why, until_ms, reason, advice, places } = scope;
+    let ClosedScope { name, why, until_ms, reason, advice, places, refusals } = scope;
+    let Refusals { host, address, last, since_ms } = refusals;
     let state = match why {
         Some(Why::Failing) => "failing",
         Some(_) => "stopped",
@@ -234,7 +290,11 @@ fn as_json(scope: &ClosedScope) -> Value {
     };
     let until = until_ms.map(|until| Timestamp::from_millis(until).to_string());
     let why = why.map(Why::as_str);
-    json!({ "name": name, "state": state, "why": why, "until": until, "reason": reason, "advice": advice, "places": places })
+    let since = since_ms.map(|since| Timestamp::from_millis(since).to_string());
+    json!({
+        "name": name, "state": state, "why": why, "until": until, "since": since, "reason": reason, "advice": advice,
+        "places": places, "host": host, "address": address, "last_refused": last
+    })
 }
 
 #[cfg(test)]
@@ -259,8 +319,8 @@ mod tests {
             ClosedScopes(gone.chain(hangs).collect()).lines(),
             [
                 "stopped: gone00, gone01, gone02, gone03, gone04 and 20 more: no",
+                "  let it go",
                 "failing: hangs00, hangs01, hangs02, hangs03, hangs04 and 7 more: no; they hold 2 places",
-                "let it go",
                 TESTED,
             ]
         );

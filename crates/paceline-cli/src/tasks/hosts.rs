@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use paceline_store::work::{Filter, State, WorkError, WorkStore};
 
-use super::add::host_of;
+use super::add::host_and_address_of;
 use super::closed_scopes::ClosedScopes;
 use super::pages::Pages;
 
@@ -29,11 +29,13 @@ impl ClosedScopes {
             for item in items {
                 sought.remove(&*item.group);
                 let payload = store.show(&item.key).await?.map(|(_, payload, _)| payload);
-                let Some(host) = payload.as_deref().and_then(host_of).filter(|_| looked_at < MOST) else {
+                let known = payload.as_deref().and_then(|payload| host_and_address_of(payload, &item.key));
+                let Some((host, address)) = known.filter(|_| looked_at < MOST) else {
                     return Ok(());
                 };
                 looked_at += 1;
                 sought.remove(&host);
+                sought.remove(&address);
                 if sought.is_empty() {
                     return Ok(());
                 }

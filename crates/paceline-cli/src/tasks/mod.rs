@@ -1,6 +1,7 @@
 //! `paceline tasks`: items that are tried until they are done, over minutes or days.
 
 mod add;
+mod address;
 mod amend;
 mod closed_scopes;
 mod compact;

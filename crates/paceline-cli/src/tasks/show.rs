@@ -6,6 +6,8 @@ use paceline_store::work::{HistoryEntry, State, WorkClock, WorkItem};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::add::host_and_address_of;
+use super::closed_scopes::{ClosedScope, ClosedScopes};
 use super::groups::{Groups, Waits};
 use super::row::Row;
 use super::same_at_each_try::{CallId, CallIds};
@@ -45,9 +47,13 @@ pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
             "no item is called {key:?}; `paceline tasks list` names those that are there (of a pruned one its key alone is kept)"
         )));
     };
+    let closed = ClosedScopes::of(&*store, clock.wall()).await.map_err(Failure::interrupted)?;
+    let stopped = host_and_address_of(&payload, &item.key)
+        .filter(|_| item.state == State::Deferred)
+        .and_then(|(host, address)| closed.stopped_for(&host, &address));
     let text = match args.json {
-        true => as_json(&item, &groups, &ids, payload, &events).map_err(Failure::interrupted)?,
-        false => as_text(&item, &groups, &ids, &payload, &events),
+        true => as_json(&item, stopped, &groups, &ids, payload, &events).map_err(Failure::interrupted)?,
+        false => as_text(&item, stopped, &groups, &ids, &payload, &events),
     };
     output::print(|out| out.write_all(text.as_bytes()))?;
     Ok(Status::Success)
@@ -55,6 +61,7 @@ pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
 
 fn as_json(
     item: &WorkItem,
+    stopped: Option<&ClosedScope>,
     groups: &Groups,
     ids: &CallIds,
     payload: String,
@@ -69,6 +76,7 @@ fn as_json(
         ended_at: Option<String>,
         deadline_s: Option<f64>,
         idempotency_value: Option<String>,
+        stopped: Option<Value>,
         answer: Option<Value>,
         decisions: Vec<Value>,
         payload: Box<RawValue>,
@@ -95,6 +103,7 @@ fn as_json(
         ended_at: item.ended.map(time),
         deadline_s: item.deadline.map(|deadline| deadline.as_secs_f64()),
         idempotency_value,
+        stopped: stopped.map(ClosedScope::json),
         answer: answer(item).map(|(status, message)| json!({ "status": status, "words": message })),
         decisions,
         payload,
@@ -105,10 +114,18 @@ fn as_json(
 /// The longest payload shown, in columns.
 const LONGEST: usize = 2_000;
 
-fn as_text(item: &WorkItem, groups: &Groups, ids: &CallIds, payload: &str, events: &[HistoryEntry]) -> String {
+fn as_text(
+    item: &WorkItem,
+    stopped: Option<&ClosedScope>,
+    groups: &Groups,
+    ids: &CallIds,
+    payload: &str,
+    events: &[HistoryEntry],
+) -> String {
     let mut text = format!("{}\n", text::printable(&item.key));
     let mut line = |name: &str, description: &str| text::wrapped(&mut text, &format!("  {name:<9} "), description);
     line("state", &state(item, groups));
+    stopped.into_iter().for_each(|stopped| line("", &stopped.told()));
     line("group", &format!("{}, priority {}", item.group, item.priority));
     line("sends", &sends(item));
     let added = events.iter().filter_map(|event| event.created).chain([item.created]).min().unwrap_or(item.created);

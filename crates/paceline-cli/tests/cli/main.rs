@@ -72,6 +72,7 @@ mod tasks;
 #[cfg(unix)]
 mod tasks_alike;
 mod tasks_fallback;
+mod tasks_hooks;
 mod tasks_judge;
 #[cfg(unix)]
 mod tasks_left;

@@ -1,10 +1,14 @@
 //! Whether the first items to end all fail alike: then not the items are wrong, but the job. Whether those of one scope do, or
 //! all of late: then its server may have banned the caller. `run` and `tasks run` watch by the same rules.
 
+mod addresses;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+
+use self::addresses::{Addresses, tells_of_itself};
 
 /// What makes failures alike: status and code.
 pub(crate) type Kind = (Option<u16>, Option<String>);
@@ -112,6 +116,17 @@ pub(crate) struct Enough {
     limit: usize,
     /// Each scope is a host: its first items may be wrong alone, and later any answer may be that of a ban.
     are_hosts: bool,
+    /// Where items go to several addresses of a host, what one of them refuses stops that one alone.
+    by_address: bool,
+}
+
+/// What has to be stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stops {
+    /// The scope, for so many items.
+    Scope(usize),
+    /// The address of the last item alone, which is one of several.
+    Address,
 }
 
 /// The last items of a scope that failed alike, in a row.
@@ -126,6 +141,9 @@ pub(crate) struct Row<Item> {
     /// Where all of them went; none where that is not known, or not one address.
     address: Option<Box<str>>,
     items: BTreeSet<Item>,
+    /// The addresses of a host, each by itself.
+    #[serde(default)]
+    addresses: Addresses<Item>,
     /// These are few: before long they stop their host, or are followed by another end.
     #[serde(skip)]
     decides_soon: bool,
@@ -139,16 +157,18 @@ impl<Item> Default for Row<Item> {
             alike: None,
             address: None,
             items: BTreeSet::new(),
+            addresses: Addresses::default(),
             decides_soon: false,
         }
     }
 }
 
-impl<Item: Ord> Row<Item> {
+impl<Item: Ord + Clone> Row<Item> {
     /// The next row, after something that is not like this one; `otherwise`: which was no refusal.
-    fn next(&self, otherwise: bool) -> Self {
+    fn next(&mut self, otherwise: bool) -> Self {
         let refused = otherwise && !self.items.is_empty() && self.alike.as_ref().is_some_and(Alikeness::is_like_a_ban);
-        Self { is_mixed: true, is_of_items: self.is_of_items || refused, ..Self::default() }
+        let addresses = std::mem::take(&mut self.addresses);
+        Self { is_mixed: true, is_of_items: self.is_of_items || refused, addresses, ..Self::default() }
     }
 
     /// An item failed; see [`AlikeByScope::failed`].
@@ -158,8 +178,8 @@ impl<Item: Ord> Row<Item> {
         item: Item,
         alike: Alikeness,
         address: Option<&str>,
-    ) -> Option<usize> {
-        let Enough { limit, are_hosts } = enough;
+    ) -> Option<Stops> {
+        let Enough { limit, are_hosts, by_address } = enough;
         if self.alike.as_ref().is_some_and(|known| *known != alike) {
             *self = self.next(false);
         }
@@ -168,6 +188,10 @@ impl<Item: Ord> Row<Item> {
         } else if self.address.as_deref() != address {
             self.address = None;
         }
+        let of_one = address.filter(|_| are_hosts && by_address).is_some_and(|address| {
+            let counts = alike.is_of_the_address(self.is_mixed) && tells_of_itself(address, self.is_of_items);
+            self.addresses.failed(address, &item, &alike, limit, counts)
+        });
         let is_of_the_address = self.is_of_the_address(&alike);
         let enough = match (alike.is_like_a_ban(), are_hosts) {
             _ if are_hosts && is_of_the_address => Some(limit.min(AT_ONE_ADDRESS)),
@@ -179,25 +203,55 @@ impl<Item: Ord> Row<Item> {
         self.alike = Some(alike);
         self.decides_soon = are_hosts && enough.is_some_and(|enough| enough <= limit);
         let is_new = enough.is_some_and(|enough| self.items.len() < enough) && self.items.insert(item);
-        enough.filter(|enough| is_new && self.items.len() == *enough)
+        match enough.filter(|enough| is_new && self.items.len() == *enough) {
+            Some(_) if self.address.is_some() && self.addresses.are_several() => Some(Stops::Address),
+            Some(enough) => Some(Stops::Scope(enough)),
+            None => of_one.then_some(Stops::Address),
+        }
     }
 
     /// An item ended otherwise.
-    pub(crate) fn ended_otherwise(&mut self) {
+    pub(crate) fn ended_otherwise(&mut self, address: Option<&str>) {
         *self = self.next(true);
+        address.into_iter().for_each(|address| self.addresses.ended_otherwise(address));
     }
 
-    /// The items that failed alike last, which are forgotten.
-    pub(crate) fn take(&mut self) -> BTreeSet<Item> {
-        std::mem::take(&mut self.items)
+    /// The items that failed alike last, which are forgotten; of an `address` those alone that it refused.
+    pub(crate) fn take(&mut self, address: Option<&str>) -> BTreeSet<Item> {
+        match address {
+            None => {
+                self.addresses.clear();
+                std::mem::take(&mut self.items)
+            }
+            Some(address) if self.address.as_deref() == Some(address) => {
+                let mut items = self.addresses.take(address);
+                items.append(&mut self.items);
+                items
+            }
+            Some(address) => {
+                let items = self.addresses.take(address);
+                self.items.retain(|item| !items.contains(item));
+                items
+            }
+        }
     }
 
     /// The items that another row does not have.
-    pub(crate) fn not_in(&self, other: &Self) -> BTreeSet<Item>
-    where
-        Item: Clone,
-    {
-        self.items.difference(&other.items).cloned().collect()
+    pub(crate) fn not_in(&self, other: &Self) -> BTreeSet<Item> {
+        self.all().filter(|item| !other.has(item)).cloned().collect()
+    }
+
+    /// Where all that failed alike last went, if that is one address.
+    pub(crate) fn address(&self) -> Option<&str> {
+        self.address.as_deref()
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Item> {
+        self.items.iter().chain(self.addresses.items())
+    }
+
+    fn has(&self, item: &Item) -> bool {
+        self.items.contains(item) || self.addresses.items().any(|known| known == item)
     }
 
     /// Whether none ended otherwise.
@@ -205,10 +259,12 @@ impl<Item: Ord> Row<Item> {
         !self.is_mixed
     }
 
-    /// Whether all of its refusals are of their address.
+    /// Whether all of its refusals are of their address, which is the only one.
     fn is_of_the_address(&self, alike: &Alikeness) -> bool {
-        let is_shut = |address: &str| !(self.is_of_items && address.contains(ITS_KEY));
-        self.address.as_deref().is_some_and(is_shut) && alike.is_of_the_address(self.is_mixed)
+        let is_shut = |address: &str| tells_of_itself(address, self.is_of_items);
+        self.address.as_deref().is_some_and(is_shut)
+            && !self.addresses.are_several()
+            && alike.is_of_the_address(self.is_mixed)
     }
 }
 
@@ -220,10 +276,15 @@ impl<Item> Row<Item> {
     }
 }
 
-impl<Item: Ord> AlikeByScope<Item> {
+impl<Item: Ord + Clone> AlikeByScope<Item> {
     /// A `limit` of 0 switches it off.
     pub(crate) const fn new(limit: usize, are_hosts: bool) -> Self {
-        Self { enough: Enough { limit, are_hosts }, scopes: BTreeMap::new() }
+        Self { enough: Enough { limit, are_hosts, by_address: false }, scopes: BTreeMap::new() }
+    }
+
+    /// Watches hosts of which an address can be stopped alone.
+    pub(crate) const fn of_addresses(limit: usize) -> Self {
+        Self { enough: Enough { limit, are_hosts: true, by_address: true }, scopes: BTreeMap::new() }
     }
 
     /// How many have to fail alike; none where that is switched off.
@@ -255,14 +316,14 @@ impl<Item: Ord> AlikeByScope<Item> {
         item: Item,
         alike: Alikeness,
         address: Option<&str>,
-    ) -> Option<usize> {
+    ) -> Option<Stops> {
         let enough = self.enough()?;
         self.row_mut(scope).failed(enough, item, alike, address)
     }
 
-    /// The items of the scope that failed alike last, which are forgotten.
-    pub(crate) fn take(&mut self, scope: &str) -> BTreeSet<Item> {
-        self.scopes.get_mut(scope).map(Row::take).unwrap_or_default()
+    /// The items of the scope that failed alike last, which are forgotten; of an `address` those alone that it refused.
+    pub(crate) fn take(&mut self, scope: &str, address: Option<&str>) -> BTreeSet<Item> {
+        self.scopes.get_mut(scope).map(|row| row.take(address)).unwrap_or_default()
     }
 
     /// Whether an item is among those of its host that failed alike last, and a few more such would stop that.
@@ -279,7 +340,7 @@ impl<Item: Ord> AlikeByScope<Item> {
 
     /// Whether an item is among those of a scope that failed alike last.
     pub(crate) fn has(&self, item: &Item) -> bool {
-        self.scopes.values().any(|row| row.items.contains(item))
+        self.scopes.values().any(|row| row.has(item))
     }
 
     /// The scope is watched anew.
@@ -288,9 +349,9 @@ impl<Item: Ord> AlikeByScope<Item> {
     }
 
     /// An item of the scope ended otherwise.
-    pub(crate) fn ended_otherwise(&mut self, scope: &Arc<str>) {
+    pub(crate) fn ended_otherwise(&mut self, scope: &Arc<str>, address: Option<&str>) {
         if self.enough().is_some() {
-            self.row_mut(scope).ended_otherwise();
+            self.row_mut(scope).ended_otherwise(address);
         }
     }
 
@@ -321,10 +382,10 @@ mod tests {
         assert_eq!(all(&mut watch, "a", 0, &[404; 4]), [2]);
         assert!(watch.are_first("a"));
         assert_eq!(all(&mut watch, "b", 0, &[404]), [0; 0], "each host by itself");
-        watch.ended_otherwise(&"a".into());
+        watch.ended_otherwise(&"a".into(), None);
         for (first, ban) in [(10, 403), (20, 200)] {
             assert_eq!(all(&mut watch, "a", first, &[404, 404, 404, ban, ban, ban]), [5]);
-            assert_eq!(watch.take("a"), BTreeSet::from([first + 3, first + 4, first + 5]));
+            assert_eq!(watch.take("a", None), BTreeSet::from([first + 3, first + 4, first + 5]));
         }
         assert!(!watch.are_first("a"));
         assert_eq!(all(&mut watch, "a", 30, &[404; 16]), [14], "that many pages are not gone by themselves");
@@ -345,7 +406,7 @@ mod tests {
         let new = || AlikeByScope::new(20, true);
         let mixed = || {
             let mut watch = new();
-            watch.ended_otherwise(&"a".into());
+            watch.ended_otherwise(&"a".into(), None);
             watch
         };
         for status in [301, 308, 401, 403] {
@@ -357,7 +418,7 @@ mod tests {
         let refuses_some = || {
             let mut watch = mixed();
             assert_eq!(watch.failed(&"a".into(), 0, of(403), Some(&event(0))), None);
-            watch.ended_otherwise(&"a".into());
+            watch.ended_otherwise(&"a".into(), None);
             watch
         };
         assert_eq!((count(&mut new(), event, 403), count(&mut mixed(), event, 403)), (Some(3), Some(3)));
@@ -368,7 +429,7 @@ mod tests {
         assert_eq!(count(&mut mixed(), hook, 404), None, "it may be a bad item");
         let of_ten = || {
             let mut watch = AlikeByScope::new(10, true);
-            watch.ended_otherwise(&"a".into());
+            watch.ended_otherwise(&"a".into(), None);
             watch
         };
         assert_eq!(count(&mut of_ten(), hook, 404), Some(10), "and ten in a row are none");
@@ -376,6 +437,29 @@ mod tests {
         assert_eq!(count(&mut of_ten(), hook, 400), None);
         assert_eq!(count(&mut AlikeByScope::new(2, true), hook, 403), Some(2), "never more than is asked for");
         assert_eq!(count(&mut AlikeByScope::new(20, false), hook, 403), None, "no host");
+    }
+
+    #[test]
+    fn what_one_of_several_addresses_refuses_stops_it_alone() {
+        let host: Arc<str> = "a".into();
+        let at = |n: usize| format!("https://a/{n}");
+        let fails =
+            |watch: &mut AlikeByScope<usize>, item, address| watch.failed(&host, item, of(410), Some(&at(address)));
+        let mut watch = AlikeByScope::of_addresses(20);
+        [1, 2].into_iter().for_each(|address| watch.ended_otherwise(&host, Some(&at(address))));
+        assert_eq!((fails(&mut watch, 0, 1), fails(&mut watch, 1, 1)), (None, None));
+        watch.ended_otherwise(&host, Some(&at(2)));
+        assert_eq!(fails(&mut watch, 2, 1), Some(Stops::Address), "what another takes tells nothing");
+        assert_eq!(watch.take("a", Some(&at(1))), BTreeSet::from([0, 1, 2]));
+        assert_eq!((fails(&mut watch, 3, 2), fails(&mut watch, 4, 2)), (None, None));
+        watch.ended_otherwise(&host, Some(&at(2)));
+        assert_eq!(fails(&mut watch, 5, 2), None, "it took one between");
+        let mut one = AlikeByScope::of_addresses(20);
+        one.ended_otherwise(&host, Some(&at(1)));
+        assert_eq!((0..3).filter_map(|item| fails(&mut one, item, 1)).collect::<Vec<_>>(), [Stops::Scope(3)]);
+        let mut all = AlikeByScope::of_addresses(20);
+        let ban = (0..20).filter_map(|n| all.failed(&host, n, of(403), Some(&at(n))));
+        assert_eq!(ban.collect::<Vec<_>>(), [Stops::Scope(20)], "refusals from several addresses");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use paceline_core::{Class, GiveUp};
 use paceline_providers::SCHEMA_MISMATCH;
 use paceline_store::{ClaimedItem, Finished};
 
-use crate::run::calls::alike::{Alike, AlikeByScope, Alikeness, Kind, Shows};
+use crate::run::calls::alike::{Alike, AlikeByScope, Alikeness, Kind, Shows, Stops};
 use crate::run::calls::stop::{CORRECT_REQUESTS, StopReason};
 
 /// The code of an item that never left because it alone exceeds a limit.
@@ -163,7 +163,7 @@ impl FailFast {
     /// An item of that scope succeeded, or failed otherwise than by a final refusal.
     pub(crate) fn ended_otherwise(&mut self, scope: &Arc<str>) -> Vec<Failed> {
         self.stopped_before.remove(scope);
-        self.rows.ended_otherwise(scope);
+        self.rows.ended_otherwise(scope, None);
         self.disarm()
     }
 
@@ -291,7 +291,10 @@ impl FailFast {
     fn row(&mut self, failure: &Failure<'_>) -> Option<usize> {
         let kind = (failure.status, failure.code.map(ToOwned::to_owned));
         let alike = Alikeness { kind, unexpected: failure.unexpected };
-        self.rows.failed(failure.scope, failure.ordinal, alike, failure.address)
+        match self.rows.failed(failure.scope, failure.ordinal, alike, failure.address)? {
+            Stops::Scope(count) => Some(count),
+            Stops::Address => None,
+        }
     }
 
     /// Others of the scope wait, and what is under way there waits again.

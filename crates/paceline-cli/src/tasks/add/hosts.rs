@@ -3,7 +3,10 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
+use http::Method;
 use serde::Deserialize;
+
+use crate::tasks::address::address_of;
 
 /// So many are named, and so many counted.
 const NAMED: usize = 3;
@@ -17,12 +20,21 @@ pub(super) struct Hosts(BTreeSet<String>);
 struct Request<'a> {
     #[serde(borrow)]
     url: Cow<'a, str>,
+    #[serde(borrow, default)]
+    method: Option<Cow<'a, str>>,
 }
 
 /// The host of a payload that is a request with a whole address.
-pub(crate) fn host_of(payload: &str) -> Option<String> {
+fn host_of(payload: &str) -> Option<String> {
     let request = serde_json::from_str::<Request<'_>>(payload).ok()?;
     paceline_providers::host(&request.url)
+}
+
+/// The same with the [address](address_of) that the item of that key goes to.
+pub(crate) fn host_and_address_of(payload: &str, key: &str) -> Option<(String, String)> {
+    let request = serde_json::from_str::<Request<'_>>(payload).ok()?;
+    let method = request.method.and_then(|method| method.to_ascii_uppercase().parse().ok()).unwrap_or(Method::POST);
+    Some((paceline_providers::host(&request.url)?, address_of(&method, &request.url, key)))
 }
 
 impl Hosts {

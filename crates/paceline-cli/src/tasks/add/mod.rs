@@ -23,7 +23,7 @@ use crate::exit::{Failure, Status};
 use crate::{logging, output, text};
 use file::Items;
 use hosts::Hosts;
-pub(crate) use hosts::host_of;
+pub(crate) use hosts::host_and_address_of;
 
 /// `paceline tasks add`.
 #[derive(Debug, clap::Args)]

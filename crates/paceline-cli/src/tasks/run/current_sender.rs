@@ -3,11 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use http::{HeaderValue, StatusCode};
+use http::StatusCode;
 use paceline_config::{KeySource, Upstream};
 use paceline_core::Class;
 use paceline_http::{Exchange, Sender, SenderConfig};
-use paceline_providers::secrets::{Secrets, is_secret_name};
 
 use crate::exit::Failure;
 use crate::text;
@@ -68,13 +67,4 @@ impl CurrentSender {
     fn lock(&self) -> MutexGuard<'_, Arc<Sender>> {
         self.sender.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The values in the query of an address whose names say that they are secret: its host may repeat them.
-pub(super) fn secrets_of(url: &str) -> Secrets {
-    let query = url.split_once('?').map_or("", |(_, query)| query);
-    let pairs = query.split(['&', '#']).filter_map(|pair| pair.split_once('='));
-    let values: Vec<HeaderValue> =
-        pairs.filter(|(name, _)| is_secret_name(name)).filter_map(|(_, value)| value.parse().ok()).collect();
-    Secrets::of(&values)
 }

@@ -1,9 +1,9 @@
 //! Ends a run early whose first items all fail with the same failure: then the command or the requests are wrong, not the items.
 //! Stops a scope or a group whose items all fail alike later on: then its server may keep the caller out.
 
-mod address;
 mod kept;
 mod share;
+mod stops;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,11 +15,11 @@ use paceline_store::work::{
 use paceline_store::{ScopeRow, ScopeStatus};
 use tokio::sync::Notify;
 
-pub(super) use self::address::{address_of, is_read};
 use self::kept::KeptRows;
+pub(super) use self::stops::Stops;
 use super::same_failure::{self, SameFailure, is_redirect};
-use super::stopped_scopes::{StoppedScopes, Why};
-use crate::run::calls::alike::{Alike, AlikeByScope, Alikeness, Kind, Shows};
+use super::stopped_scopes::Refusals;
+use crate::run::calls::alike::{self, Alike, AlikeByScope, Alikeness, Kind, Shows};
 use crate::run::calls::fail_fast::{BANNED, advice, may_be_done};
 
 /// Watches the first items of a run until one of them ends otherwise. Clones share their state.
@@ -48,7 +48,8 @@ struct Watch {
     stopped_groups: BTreeMap<Arc<str>, SameFailure>,
     /// Groups that are one scope, each watched by itself.
     rows: AlikeByScope<String>,
-    /// Scopes within a group, each watched by itself; those of which something failed, and those that were stopped for it.
+    /// Scopes within a group, each watched by itself; those of which something failed, and those that were stopped for it, or
+    /// addresses of them.
     scopes: KeptRows,
     failed_scopes: BTreeSet<Arc<str>>,
     stopped_scopes: BTreeSet<Arc<str>>,
@@ -69,16 +70,6 @@ struct Watch {
     /// Items that have ended: those of a stopped scope come again only where a person sends for them.
     ended: BTreeSet<String>,
     stopped: Option<SameFailure>,
-}
-
-/// What has to stop.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Stops {
-    Run(SameFailure),
-    /// With the keys of the items that have ended there.
-    Scope(Arc<str>, SameFailure, BTreeSet<String>),
-    /// An item of a scope that has stopped, which was in flight and has ended.
-    ScopeAlready(Arc<str>, String),
 }
 
 impl FailFast {
@@ -134,6 +125,13 @@ impl FailFast {
         let mut watch = self.watch();
         watch.stopped_scopes.remove(scope);
         watch.scopes.forget(scope);
+    }
+
+    /// The same of an address of a scope.
+    pub(super) fn reopen_address(&self, scope: &str, address: &str) {
+        let mut watch = self.watch();
+        watch.stopped_scopes.remove(address);
+        watch.scopes.take(&scope.into(), Some(&address.into()));
     }
 
     /// A person has sent for items of a group that was stopped.
@@ -302,8 +300,8 @@ impl Watch {
     /// An item succeeded, or failed in a way that shows nothing about the others.
     fn ended_otherwise(&mut self, item: &WorkItem) {
         match self.begun.remove(&item.id) {
-            Some((scope, _)) => self.scopes.ended_otherwise(&scope),
-            None => self.rows.ended_otherwise(&item.group),
+            Some((scope, address)) => self.scopes.ended_otherwise(&scope, &address),
+            None => self.rows.ended_otherwise(&item.group, None),
         }
         if self.alike.is_watching() {
             self.disarm();
@@ -313,17 +311,19 @@ impl Watch {
     /// Takes in a failure of a scope within a group. Scopes that all fail alike stop nothing while others can be tried, for each
     /// may be a customer of many, and gone; where nothing else ever comes, their items wait again at the end of the run.
     fn failed_in(&mut self, scope: Arc<str>, address: &str, item: &WorkItem, failure: &Failure) -> Option<Stops> {
-        if self.stopped.is_some() || self.stopped_scopes.contains(&scope) {
+        let stopped = [&*scope, address].into_iter().find(|name| self.stopped_scopes.contains(*name));
+        if self.stopped.is_some() || stopped.is_some() {
             self.put_back_of_scopes += usize::from(self.put_back.insert(item.key.clone()));
             let key = Some(item.key.clone()).filter(|key| self.ended.contains(key));
-            return key.map(|key| Stops::ScopeAlready(scope, key));
+            return key.map(|key| Stops::ScopeAlready(stopped.unwrap_or(&scope).into(), key));
         }
         let kind = alikeness(failure).kind;
         // What may have been done stays failed, in other workers too.
         let is_told = !self.held.contains(&item.key);
-        if self.scopes.failed(&scope, &item.key, failure, address, is_told) {
-            let keys = self.scopes.take(&scope);
-            let stops = self.stop_scope(&scope, &keys, failure);
+        if let Some(stops) = self.scopes.failed(&scope, &item.key, failure, address, is_told) {
+            let only: Option<Arc<str>> = (stops == alike::Stops::Address).then(|| address.into());
+            let keys = self.scopes.take(&scope, only.as_ref());
+            let stops = self.stop_scope(&scope, only.as_ref(), &keys, failure, &item.key);
             self.put_back_of_scopes += keys.len();
             self.put_back.extend(keys);
             return Some(stops);
@@ -343,10 +343,25 @@ impl Watch {
         None
     }
 
-    fn stop_scope(&mut self, scope: &Arc<str>, keys: &BTreeSet<String>, failure: &Failure) -> Stops {
-        let same = self.same_failure(keys, failure, self.scopes.are_first(scope));
-        self.stopped_scopes.insert(scope.clone());
-        Stops::Scope(scope.clone(), same, keys.intersection(&self.ended).cloned().collect())
+    /// A scope is stopped, or one of its addresses: `last` was refused last.
+    fn stop_scope(
+        &mut self,
+        scope: &Arc<str>,
+        only: Option<&Arc<str>>,
+        keys: &BTreeSet<String>,
+        failure: &Failure,
+        last: &str,
+    ) -> Stops {
+        let same = self.same_failure(keys, failure, only.is_none() && self.scopes.are_first(scope));
+        let name = only.unwrap_or(scope).clone();
+        let address = match only {
+            None => self.scopes.address(scope).map(ToOwned::to_owned),
+            Some(_) => None,
+        };
+        let host = only.map(|_| scope.to_string());
+        self.stopped_scopes.insert(name.clone());
+        let refusals = Refusals { host, address, last: Some(last.to_owned()), ..Refusals::default() };
+        Stops::Scope(name, same, refusals, keys.intersection(&self.ended).cloned().collect())
     }
 
     /// Items that failed, perhaps in an earlier run or in another worker, wait.
@@ -359,7 +374,7 @@ impl Watch {
     fn settle_scopes(&mut self) {
         let Some(failure) = self.all_alike.take() else { return };
         let scopes = &mut self.scopes;
-        let keys: BTreeSet<String> = self.failed_scopes.iter().flat_map(|scope| scopes.take(scope)).collect();
+        let keys: BTreeSet<String> = self.failed_scopes.iter().flat_map(|scope| scopes.take(scope, None)).collect();
         let items = self.put_back_of_scopes + keys.len();
         self.put_back.extend(keys);
         self.stopped = Some(SameFailure { items, ..self.same_failure(&self.put_back, &failure, true) });
@@ -380,7 +395,7 @@ impl Watch {
             return self.failed_first(item, kind, failure);
         }
         of_row?;
-        let mut keys = self.rows.take(&item.group);
+        let mut keys = self.rows.take(&item.group, None);
         let same = self.same_failure(&keys, failure, self.rows.are_first(&item.group));
         self.put_back.append(&mut keys);
         self.stop_group_or_run(item.group.clone(), same)
@@ -426,7 +441,7 @@ impl Watch {
         let Failure { status, code, unexpected, message, .. } = failure;
         let advice = match advice(*status, code.as_deref(), *unexpected, are_first) {
             _ if self.command => "correct the command",
-            _ if *status == Some(GONE) => "if it is gone for good, end its items by `paceline tasks cancel`",
+            _ if *status == Some(GONE) => "if that address is gone for good, end its items by `paceline tasks cancel`",
             _ if is_redirect(*status) => "change the address of the items, or put it right",
             BANNED if self.stays => BANNED_WHILE_STAYING,
             advice => advice,
@@ -453,21 +468,6 @@ const GONE: u16 = 410;
 /// What a worker that stays can be told to do.
 const BANNED_WHILE_STAYING: &str = "the host may keep this machine out for a while: send for its items later by `paceline tasks retry`, and \
                                     start this worker anew to be slower (--limit 1rps)";
-
-impl Stops {
-    /// Stops the scope that is meant, if one is; returns why the run has to end otherwise.
-    pub(super) fn stop(self, stopped: &StoppedScopes) -> Option<SameFailure> {
-        match self {
-            Self::Run(same) => return Some(same),
-            Self::Scope(scope, same, keys) => {
-                stopped.stop_advised(&scope, Why::SameFailure, &same.cause(), Some(&same.advice()));
-                keys.iter().for_each(|key| stopped.leaves(key, &scope));
-            }
-            Self::ScopeAlready(scope, key) => stopped.leaves(&key, &scope),
-        }
-        None
-    }
-}
 
 /// Whether a host may say so that it keeps the caller out: its items wait, each by itself.
 pub(super) const fn is_shut_to_caller(status: Option<u16>) -> bool {

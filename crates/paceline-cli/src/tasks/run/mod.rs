@@ -47,7 +47,7 @@ use self::requests::Requests;
 use self::same_failure::SameFailure;
 pub(crate) use self::settings::{Args, defaults};
 use self::shutdown::Shutdown;
-use self::stopped_scopes::StoppedScopes;
+use self::stopped_scopes::{StoppedScopes, TestCall};
 use self::summary::Ran;
 use crate::account::{Account, SharedLimits};
 use crate::args::Everywhere;
@@ -409,7 +409,7 @@ impl Runs<'_> {
                 if let Some(why) = stopped_scopes.keeps_back(task.item(), task.claimed_at(), task.group(), reopen) {
                     return why.left();
                 }
-                let test = match stopped_scopes.test(task.group()) {
+                let test = match stopped_scopes.test(task.group(), task.item(), "") {
                     Ok(test) => test,
                     Err(later) => return StartDecision::Later(later),
                 };
@@ -422,13 +422,14 @@ impl Runs<'_> {
                 let limiter = self.permits.limiter().clone();
                 groups.begins(&task.item().group, &limiter);
                 StartDecision::Now(Box::pin(async move {
-                    let _test = test;
+                    test.iter().for_each(TestCall::leaves);
                     let end = program.work(&task, &shutdown).await;
                     let (is_probe, outcome) = (permit.is_probe(), outcome_of(&end));
                     // Before the permit is given back, and others of the group begin.
                     let stops_again = stopped_scopes.heard(task.group(), outcome.class, false);
                     groups.ended(outcome.class, &limiter);
                     let sits_out = permits::sits_out(&permit.complete(outcome), is_probe);
+                    drop(test);
                     end.map_err(|Failed { failure, is_its_own }| {
                         if stops_again {
                             stopped_scopes.leaves(task.key(), task.group());

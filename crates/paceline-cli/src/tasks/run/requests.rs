@@ -18,12 +18,12 @@ use serde::Deserialize;
 
 use super::Trying;
 use super::answers::Answers;
-use super::current_sender::{CurrentSender, secrets_of};
-use super::fail_fast::{FailFast, address_of, is_read, is_shut_to_caller};
+use super::current_sender::CurrentSender;
+use super::fail_fast::{FailFast, is_shut_to_caller};
 use super::known_answers::KnownAnswers;
 use super::permits::Permits;
 use super::shutdown::Shutdown;
-use super::stopped_scopes::{StoppedScopes, Why};
+use super::stopped_scopes::{StoppedScopes, TestCall, Why};
 use crate::account::Account;
 use crate::exit;
 use crate::fallback::{Question, Request, WhyDown, json_or_text};
@@ -34,6 +34,7 @@ use crate::run::calls::stop::StopReason;
 use crate::run::lines::address::Addresses;
 use crate::run::lines::format::Format;
 use crate::run::lines::line::Echo;
+use crate::tasks::address::{address_of, is_read, secrets_of};
 use crate::tasks::same_at_each_try::{note_header, same_at_each_try};
 use crate::text;
 use crate::upstream;
@@ -186,18 +187,23 @@ impl Requests {
             return StartDecision::Never(held_as_killed(unknown, &task));
         }
         let scope = permits.scope(&ready.scope);
+        let address = address_of(&ready.call.method, &ready.call.url, task.key());
         let reopen = || {
             permits.test_again(&scope);
             fail_fast.reopen_scope(&ready.scope);
         };
-        if let Some(why) = self.stopped.keeps_back(task.item(), task.claimed_at(), &ready.scope, reopen) {
+        let (item, handed_out) = (task.item(), task.claimed_at());
+        let reopen_address = || fail_fast.reopen_address(&ready.scope, &address);
+        let of_scope = self.stopped.keeps_back(item, handed_out, &ready.scope, reopen);
+        if let Some(why) = of_scope.or_else(|| self.stopped.keeps_back(item, handed_out, &address, reopen_address)) {
             return why.left();
         }
         if self.addresses.hosts {
             self.known.tell(permits.limiter(), &scope);
         }
-        let test = match self.stopped.test(&ready.scope) {
-            Ok(test) => test,
+        let test = |name: &str| self.stopped.test(name, task.item(), &address);
+        let tests = match test(&ready.scope).and_then(|of_scope| Ok([of_scope, test(&address)?])) {
+            Ok(tests) => tests,
             Err(later) => return StartDecision::Later(later),
         };
         let permit = match permits.take(&task, scope, ready.cost.clone(), ready.spares_group) {
@@ -205,12 +211,14 @@ impl Requests {
             Err(later) => return later,
         };
         if ready.spares_group {
-            fail_fast.begins(task.item(), &ready.scope, &address_of(&ready.call, task.key()));
+            fail_fast.begins(task.item(), &ready.scope, &address);
         }
         let (requests, shutdown, permits) = (Arc::clone(self), shutdown.clone(), permits.clone());
         StartDecision::Now(Box::pin(async move {
-            let _test = test;
-            requests.send(&task, ready, permit, &permits, &shutdown).await
+            tests.iter().flatten().for_each(TestCall::leaves);
+            let sent = requests.send(&task, ready, &address, permit, &permits, &shutdown).await;
+            drop(tests);
+            sent
         }))
     }
 
@@ -292,6 +300,7 @@ impl Requests {
         &self,
         task: &Task,
         ready: Ready,
+        address: &str,
         permit: Permit,
         permits: &Permits,
         shutdown: &Shutdown,
@@ -306,7 +315,9 @@ impl Requests {
         let mut stops_again = false;
         let sent = sender.send_judged(permit, &call, shutdown.aborting(), |answer, reading| {
             // Before the permit is given back, and others of the scope begin.
-            stops_again = self.stopped.heard(&scope, reading.class, reading.unexpected);
+            let mut heard = |name: &str| stops_again |= self.stopped.heard(name, reading.class, reading.unexpected);
+            heard(&scope);
+            heard(address);
             match answer {
                 Ok(answer) if reading.class == Class::Account => {
                     of_item(task, answer.status(), reading, &self.upstream)

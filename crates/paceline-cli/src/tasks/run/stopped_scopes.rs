@@ -2,6 +2,7 @@
 //! to the next run, and its group goes on. That run tests it with one call. What one worker of a store has stopped, the others do
 //! not call either, until one of them finds it open.
 
+mod closed;
 mod late;
 mod others;
 mod test_call;
@@ -11,15 +12,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use paceline::Limiter;
-use paceline_core::{Class, ScopeAnswers, ScopeState, Timestamp};
+use paceline_core::{Class, Timestamp};
 use paceline_store::work::{Amend, Failure, Filter, StartDecision, WorkClock, WorkError, WorkItem, WorkStore};
 use tokio::sync::Notify;
 
 use self::late::end_late;
+pub(super) use self::test_call::TestCall;
 use super::regularly;
 use super::same_failure::SameFailure;
-pub(super) use crate::tasks::closed_scopes::Why;
 use crate::tasks::closed_scopes::{self, ClosedScope, ClosedScopes};
+pub(super) use crate::tasks::closed_scopes::{Refusals, Why};
 use crate::tasks::opened;
 use crate::text;
 
@@ -34,15 +36,6 @@ const SAVE_AFTER: Duration = Duration::from_millis(100);
 
 /// How often what was left and is over its deadline is looked for.
 const END_LATE_EVERY: Duration = Duration::from_secs(60);
-
-/// What is told of a scope whose server fails.
-const FAILING: &str = "its calls fail; one call at a time tests it";
-
-/// What is told of a scope that does not answer.
-const UNANSWERED: &str = "its calls are not answered, or fail after some that were not; one call at a time, in one of the few places for such, tests it";
-
-/// A shorter hold is none to tell of.
-const SHORT: Duration = Duration::from_secs(1);
 
 /// The scopes that a run has stopped. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -92,6 +85,10 @@ struct Stop {
     advice: Option<String>,
     /// The keys of its items that were left to the next run, and of those whose failures stopped it.
     left: BTreeSet<String>,
+    /// What was refused.
+    refusals: Refusals,
+    /// Items that have let others test it first.
+    sat_out: BTreeSet<String>,
     /// An item that a person sends for later tests it; one that was sent for before does not, for a call has tested it since. By
     /// the clock of the store.
     since: Timestamp,
@@ -101,7 +98,8 @@ struct Stop {
 
 impl Stop {
     fn new(why: Why, reason: String, advice: Option<String>, since: Timestamp) -> Self {
-        Self { why, reason, advice, left: BTreeSet::new(), since, is_of_another: false }
+        let (left, sat_out, refusals) = Default::default();
+        Self { why, reason, advice, left, refusals, sat_out, since, is_of_another: false }
     }
 }
 
@@ -142,11 +140,14 @@ impl StoppedScopes {
             told: before.clone(),
             ..Stopped::default()
         };
-        for (why, ClosedScope { name, reason, advice, .. }) in before.into_stopped() {
+        for (why, ClosedScope { name, reason, advice, refusals, .. }) in before.into_stopped() {
             let line = format!("{name} was stopped ({reason}); one call tests it");
             tracing::info!(scope = name.as_str(), "{}", text::printable(&line));
-            limiter.test_first(Some(&limiter.scope(&name)));
-            stopped.suspects.insert(name.into(), Stop::new(why, reason, advice, Timestamp::from_millis(0)));
+            if refusals.host.is_none() {
+                limiter.test_first(Some(&limiter.scope(&name)));
+            }
+            let stop = Stop::new(why, reason, advice, Timestamp::from_millis(0));
+            stopped.suspects.insert(name.into(), Stop { refusals, ..stop });
         }
         Ok(())
     }
@@ -154,15 +155,17 @@ impl StoppedScopes {
     /// Nothing of that scope begins any more, which the log is told once. An item of it that has ended in this run comes again
     /// only where a person sends for it.
     pub(super) fn stop(&self, scope: &str, why: Why, reason: &str) {
-        self.stop_advised(scope, why, reason, None);
+        self.stop_for(scope, why, reason, None, Refusals::default());
     }
 
-    /// The same, with what a person can do.
-    pub(super) fn stop_advised(&self, scope: &str, why: Why, reason: &str, advice: Option<&str>) {
+    /// The same of a scope or of an address of one, with what a person can do, and what was refused.
+    pub(super) fn stop_for(&self, scope: &str, why: Why, reason: &str, advice: Option<&str>, refusals: Refusals) {
         let mut stopped = self.lock();
         if !stopped.scopes.contains_key(scope) {
-            let (shown, until) = (text::printable(reason), waits(stopped.stays));
-            tracing::error!(scope, "the scope is stopped, and its items {until}: {shown}");
+            let told = refusals.told_with(reason);
+            let (shown, until) = (text::printable(&told), waits(stopped.stays));
+            let what = if refusals.host.is_some() { "address" } else { "scope" };
+            tracing::error!(scope, "the {what} is stopped, and its items {until}: {shown}");
             // Once for all scopes.
             let is_known = |stop: &Stop| stop.advice.as_deref() == advice;
             if let Some(advice) =
@@ -172,7 +175,8 @@ impl StoppedScopes {
             }
             let left = stopped.suspects.remove(scope).map(|suspect| suspect.left).unwrap_or_default();
             let stop = Stop::new(why, reason.to_owned(), advice.map(ToOwned::to_owned), stopped.latest);
-            stopped.scopes.insert(scope.into(), Stop { left, ..stop });
+            let refusals = Refusals { since_ms: refusals.since_ms.or(Some(stop.since.as_millis())), ..refusals };
+            stopped.scopes.insert(scope.into(), Stop { left, refusals, ..stop });
             stopped.news.notify_one();
         }
     }
@@ -205,12 +209,12 @@ impl StoppedScopes {
         if stopped.scopes.get(scope).is_some_and(|stop| stop.why == Why::SameFailure) {
             return is_refusal;
         }
-        let Some(Stop { why, reason, advice, .. }) = stopped.suspects.get(scope) else { return false };
+        let Some(Stop { why, reason, advice, refusals, .. }) = stopped.suspects.get(scope) else { return false };
         let is_same = *why == Why::SameFailure && is_refusal && stopped.restops;
-        let (reason, advice) = (reason.clone(), advice.clone());
+        let (reason, advice, refusals) = (reason.clone(), advice.clone(), refusals.clone());
         if is_same {
             drop(stopped);
-            self.stop_advised(scope, Why::SameFailure, &reason, advice.as_deref());
+            self.stop_for(scope, Why::SameFailure, &reason, advice.as_deref(), refusals);
         } else if (class == Class::Success || is_refusal)
             && let Some(mut suspect) = stopped.suspects.remove(scope)
         {
@@ -252,11 +256,11 @@ impl StoppedScopes {
         None
     }
 
-    /// Those that are stopped because their items failed alike.
-    pub(super) fn that_failed_alike(&self) -> Vec<Arc<str>> {
+    /// Those that are stopped because their items failed alike; of an address its host too.
+    pub(super) fn that_failed_alike(&self) -> Vec<(Arc<str>, Option<Arc<str>>)> {
         let stopped = self.lock();
         let alike = stopped.scopes.iter().filter(|(_, stop)| stop.why == Why::SameFailure);
-        alike.map(|(scope, _)| Arc::clone(scope)).collect()
+        alike.map(|(name, stop)| (Arc::clone(name), stop.refusals.host.as_deref().map(Arc::from))).collect()
     }
 
     /// Whether what fails alike stops something.
@@ -416,55 +420,6 @@ impl Stopped {
         {
             self.take_up.append(&mut stop.left);
         }
-    }
-
-    /// The scopes that may not send: stopped ones, those that are still to be tested, and those that a server holds.
-    fn closed(&mut self, clock: &WorkClock, limiter: &Limiter) -> Vec<ClosedScope> {
-        let (now, wall) = (limiter.now(), clock.wall());
-        let is_stopped = |name: &str| self.scopes.contains_key(name) || self.suspects.contains_key(name);
-        let mut held = BTreeMap::new();
-        let mut closed = Vec::new();
-        let scopes = if self.are_groups { Vec::new() } else { limiter.snapshot().scopes };
-        for scope in scopes {
-            let hold = match scope.state {
-                ScopeState::Held { until, cause } => Some((until, cause)),
-                _ => scope.closed_until.zip(scope.closed_for),
-            };
-            if is_stopped(&scope.name) {
-                continue;
-            }
-            let Some((until, cause)) = hold.filter(|(until, _)| *until > now + SHORT) else {
-                let hangs = scope.answers == ScopeAnswers::Missing;
-                if hangs || scope.failing_since.or(scope.no_success_since).is_some() {
-                    let reason = if hangs { UNANSWERED } else { FAILING }.to_owned();
-                    let places = hangs.then_some(scope.concurrency.in_flight);
-                    let (name, why) = (scope.name.to_string(), Some(Why::Failing));
-                    closed.push(ClosedScope { name, why, reason, places, ..ClosedScope::default() });
-                }
-                continue;
-            };
-            let until = wall + (until - now);
-            let known = self.held.get(&scope.name).filter(|known| known.saturating_since(until) < SHORT);
-            let until = *known.filter(|known| until.saturating_since(**known) < SHORT).unwrap_or(&until);
-            let (name, reason) = (scope.name.to_string(), cause.explanation().to_string());
-            closed.push(ClosedScope { name, until_ms: Some(until.as_millis()), reason, ..ClosedScope::default() });
-            held.insert(scope.name, until);
-        }
-        self.held_before.retain(|name, scope| {
-            let is_over = scope.until_ms.is_none_or(|until| until <= wall.as_millis());
-            !is_over && !is_stopped(name) && !held.contains_key(name.as_str())
-        });
-        closed.extend(self.held_before.values().cloned());
-        self.held = held;
-        let stopped = self.scopes.iter().filter(|(_, stop)| !stop.is_of_another).chain(&self.suspects);
-        let stopped = stopped.map(|(name, stop)| ClosedScope {
-            name: name.to_string(),
-            why: Some(stop.why),
-            reason: stop.reason.clone(),
-            advice: stop.advice.clone(),
-            ..ClosedScope::default()
-        });
-        stopped.chain(closed).collect()
     }
 }
 

@@ -8,7 +8,7 @@ use paceline_core::Timestamp;
 use paceline_store::work::{Failure, NoteChange, ScopeNote, WorkError, WorkStore};
 
 use super::alikeness;
-use crate::run::calls::alike::{AlikeByScope, Enough, Row};
+use crate::run::calls::alike::{AlikeByScope, Enough, Row, Stops};
 
 /// A stop of another worker is heard of within so many tellings, of which there are one a second or more.
 const TELLINGS: u8 = 60;
@@ -41,29 +41,31 @@ type Changes = BTreeMap<Arc<str>, Vec<Change>>;
 #[derive(Clone, Debug)]
 enum Change {
     Failed(String, Failure, Option<Arc<str>>),
-    EndedOtherwise,
-    /// It was stopped.
-    Taken,
+    EndedOtherwise(Option<Arc<str>>),
+    /// It was stopped, or an address of it.
+    Taken(Option<Arc<str>>),
     Forgotten,
 }
 
-/// A scope whose items in all workers are as many as stop it, or that this worker has stopped.
+/// A scope or an address of it whose items in all workers are as many as stop it, or that this worker has stopped.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Found {
     /// The items that are left for that.
     pub(super) keys: BTreeSet<String>,
-    /// The failure that stops it; none where it is stopped already.
-    pub(super) stops: Option<Failure>,
+    /// The address that is stopped; none where all of the scope is.
+    pub(super) address: Option<Arc<str>>,
+    /// The failure that stops it, and its item; none where it is stopped already.
+    pub(super) stops: Option<(Failure, String)>,
 }
 
 impl KeptRows {
     /// A `limit` of 0 switches it off.
     pub(super) const fn new(limit: usize) -> Self {
-        let rows = AlikeByScope::new(limit, true);
+        let rows = AlikeByScope::of_addresses(limit);
         Self { rows, changes: BTreeMap::new(), is_urgent: false, seen: None, dropped: Vec::new() }
     }
 
-    /// An item failed; returns whether the scope has to be stopped. Of one that is not `told` no other worker learns.
+    /// An item failed; returns what has to be stopped. Of one that is not `told` no other worker learns.
     pub(super) fn failed(
         &mut self,
         scope: &Arc<str>,
@@ -71,9 +73,9 @@ impl KeptRows {
         failure: &Failure,
         address: &str,
         is_told: bool,
-    ) -> bool {
+    ) -> Option<Stops> {
         let before = self.rows.row(scope).cloned();
-        let stops = self.rows.failed(scope, item.to_owned(), alikeness(failure), Some(address)).is_some();
+        let stops = self.rows.failed(scope, item.to_owned(), alikeness(failure), Some(address));
         if is_told && self.rows.row(scope) != before.as_ref() {
             self.note(scope, Change::Failed(item.to_owned(), failure.clone(), Some(address.into())));
         }
@@ -81,19 +83,19 @@ impl KeptRows {
     }
 
     /// An item ended otherwise.
-    pub(super) fn ended_otherwise(&mut self, scope: &Arc<str>) {
+    pub(super) fn ended_otherwise(&mut self, scope: &Arc<str>, address: &Arc<str>) {
         let before = self.rows.row(scope).cloned();
-        self.rows.ended_otherwise(scope);
+        self.rows.ended_otherwise(scope, Some(address));
         if self.rows.row(scope) != before.as_ref() {
-            self.note(scope, Change::EndedOtherwise);
+            self.note(scope, Change::EndedOtherwise(Some(Arc::clone(address))));
         }
     }
 
-    /// The scope is stopped: the items that failed alike last, which are forgotten.
-    pub(super) fn take(&mut self, scope: &Arc<str>) -> BTreeSet<String> {
-        let mut keys = self.rows.take(scope);
+    /// The scope is stopped, or an address of it: the items that failed alike last, which are forgotten.
+    pub(super) fn take(&mut self, scope: &Arc<str>, address: Option<&Arc<str>>) -> BTreeSet<String> {
+        let mut keys = self.rows.take(scope, address.map(|address| &**address));
         if !keys.is_empty() {
-            self.note(scope, Change::Taken);
+            self.note(scope, Change::Taken(address.cloned()));
         }
         let dropped = self.dropped.extract_if(.., |(of, ..)| of == scope);
         dropped.for_each(|(_, mut dropped, _)| keys.append(&mut dropped));
@@ -112,6 +114,11 @@ impl KeptRows {
         self.rows.has(item) || self.dropped.iter().any(|(_, keys, _)| keys.contains(item))
     }
 
+    /// Where all that failed alike last went, if that is one address.
+    pub(super) fn address(&self, scope: &str) -> Option<&str> {
+        self.rows.row(scope)?.address()
+    }
+
     pub(super) fn are_first(&self, scope: &str) -> bool {
         self.rows.are_first(scope)
     }
@@ -123,7 +130,7 @@ impl KeptRows {
     }
 
     fn note(&mut self, scope: &Arc<str>, change: Change) {
-        self.is_urgent |= matches!(change, Change::Failed(..) | Change::Taken);
+        self.is_urgent |= matches!(change, Change::Failed(..) | Change::Taken(_));
         let changes = self.changes.entry(Arc::clone(scope)).or_default();
         changes.push(change);
         changes.drain(..changes.len().saturating_sub(MOST));
@@ -148,21 +155,20 @@ impl KeptRows {
 
     /// The store was told, or could not be: then it is told again. Returns the scopes that are stopped for what all workers
     /// found.
-    pub(super) fn told(&mut self, telling: &Telling, done: bool) -> BTreeMap<Arc<str>, Found> {
+    pub(super) fn told(&mut self, telling: &Telling, done: bool) -> Vec<(Arc<str>, Found)> {
         if !done {
             for (scope, before) in telling.changes.iter() {
                 let since = self.changes.remove(scope).unwrap_or_default();
                 self.changes.insert(Arc::clone(scope), before.iter().cloned().chain(since).collect());
             }
-            return BTreeMap::new();
+            return Vec::new();
         }
         let told = std::mem::take(&mut *telling.told.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut found = BTreeMap::new();
+        let mut found = Vec::new();
         for (scope, (row, of_scope)) in told {
             self.take_over(&scope, row);
-            if !of_scope.keys.is_empty() {
-                found.insert(scope, of_scope);
-            }
+            let of_scope = of_scope.into_iter().filter(|found| !found.keys.is_empty());
+            found.extend(of_scope.map(|found| (Arc::clone(&scope), found)));
         }
         found
     }
@@ -196,7 +202,7 @@ impl KeptRows {
 }
 
 /// The rows of the store as they are then, and what was found.
-type Told = BTreeMap<Arc<str>, (Row<String>, Found)>;
+type Told = BTreeMap<Arc<str>, (Row<String>, Vec<Found>)>;
 
 /// Changes on their way to the store.
 #[derive(Debug)]
@@ -212,11 +218,9 @@ impl Telling {
     pub(super) async fn tell(&self, store: &dyn WorkStore) -> Result<(), WorkError> {
         let (enough, changes, told) = (self.enough, Arc::clone(&self.changes), Arc::clone(&self.told));
         let change: NoteChange = Arc::new(move |scope, text| {
-            let (mut row, mut found) = (decode(text), Found::default());
+            let (mut row, mut found) = (decode(text), Vec::new());
             for change in changes.get(scope).into_iter().flatten() {
-                let (keys, stops) = change.apply(&mut row, enough);
-                found.keys.extend(keys);
-                found.stops = stops.or(found.stops);
+                found.extend(change.apply(&mut row, enough));
             }
             let text = serde_json::to_string(&row).expect("texts and numbers are always JSON");
             told.lock().unwrap_or_else(PoisonError::into_inner).insert(scope.into(), (row, found));
@@ -227,21 +231,25 @@ impl Telling {
 }
 
 impl Change {
-    /// Returns the items for which the scope is stopped, and the failure that does it.
-    fn apply(&self, row: &mut Row<String>, enough: Enough) -> (BTreeSet<String>, Option<Failure>) {
+    /// Returns what is stopped.
+    fn apply(&self, row: &mut Row<String>, enough: Enough) -> Option<Found> {
         match self {
             Self::Failed(item, failure, address) => {
-                let stops = row.failed(enough, item.clone(), alikeness(failure), address.as_deref()).is_some();
-                if stops { (row.take(), Some(failure.clone())) } else { Default::default() }
+                let stops = row.failed(enough, item.clone(), alikeness(failure), address.as_deref())?;
+                let address = address.clone().filter(|_| stops == Stops::Address);
+                let stops = Some((failure.clone(), item.clone()));
+                Some(Found { keys: row.take(address.as_deref()), address, stops })
             }
-            Self::EndedOtherwise => {
-                row.ended_otherwise();
-                Default::default()
+            Self::EndedOtherwise(address) => {
+                row.ended_otherwise(address.as_deref());
+                None
             }
-            Self::Taken => (row.take(), None),
+            Self::Taken(address) => {
+                Some(Found { keys: row.take(address.as_deref()), address: address.clone(), stops: None })
+            }
             Self::Forgotten => {
                 *row = Row::default();
-                Default::default()
+                None
             }
         }
     }

@@ -54,9 +54,12 @@ impl FailFast {
         store: &dyn WorkStore,
         stopped: &StoppedScopes,
     ) -> Result<(), WorkError> {
-        for scope in stopped.that_failed_alike() {
-            let keys = self.watch().scopes.take(&scope);
-            keys.iter().for_each(|key| stopped.leaves(key, &scope));
+        for (name, of) in stopped.that_failed_alike() {
+            let keys = match of {
+                Some(host) => self.watch().scopes.take(&host, Some(&name)),
+                None => self.watch().scopes.take(&name, None),
+            };
+            keys.iter().for_each(|key| stopped.leaves(key, &name));
             self.watch().put_back_failed(keys);
         }
         let telling = self.watch().scopes.begin_telling();
@@ -64,13 +67,16 @@ impl FailFast {
             let told = telling.tell(store).await;
             let found = self.watch().scopes.told(&telling, told.is_ok());
             for (scope, found) in found {
+                let name = found.address.as_ref().unwrap_or(&scope);
                 let stops = {
                     let mut watch = self.watch();
-                    let failure = found.stops.filter(|_| !watch.stopped_scopes.contains(&scope));
-                    failure.map(|failure| watch.stop_scope(&scope, &found.keys, &failure))
+                    let failure = found.stops.filter(|_| !watch.stopped_scopes.contains(name));
+                    failure.map(|(failure, last)| {
+                        watch.stop_scope(&scope, found.address.as_ref(), &found.keys, &failure, &last)
+                    })
                 };
                 stops.and_then(|stops| stops.stop(stopped));
-                found.keys.iter().for_each(|key| stopped.leaves(key, &scope));
+                found.keys.iter().for_each(|key| stopped.leaves(key, name));
                 self.watch().put_back_failed(found.keys);
             }
             told?;

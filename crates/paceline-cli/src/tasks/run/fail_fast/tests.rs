@@ -2,6 +2,7 @@ use paceline::{Limiter, PacerConfig};
 use paceline_store::work::{MemoryStore, NewItem, WorkClock};
 
 use super::*;
+use crate::tasks::run::stopped_scopes::{StoppedScopes, Why};
 
 fn decided(failure: Failure, action: &'static str) -> DecisionRecord {
     DecisionRecord { failure, action, reason: None, by: "rules".to_owned(), stayed_down: false }
@@ -138,7 +139,7 @@ async fn what_a_host_did_counts_after_a_new_start() {
     assert_eq!(start(&items[..2], 2).await, []);
     assert_eq!(start(&items[2..4], 0).await, []);
     let stops = start(&items[4..], 0).await;
-    let Some(Stops::Scope(scope, same, keys)) = stops.first() else { panic!("{stops:?}") };
+    let Some(Stops::Scope(scope, same, _, keys)) = stops.first() else { panic!("{stops:?}") };
     assert_eq!((&**scope, same.which, same.items), (HOST, "last", 3));
     assert_eq!(keys.len(), 1, "of this run; the others wait again, too");
     assert_eq!(store.notes(paceline_core::Timestamp::from_millis(0)).await.expect("a memory").len(), 1);

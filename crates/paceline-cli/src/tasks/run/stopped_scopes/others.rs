@@ -43,7 +43,8 @@ impl Stopped {
                     let line = format!("another worker has stopped the scope: {reason}");
                     tracing::info!(scope = &*name, "{}", text::printable(&line));
                     let stop = Stop::new(why, reason.clone(), scope.advice.clone(), self.latest);
-                    self.scopes.insert(name, Stop { is_of_another: true, ..stop });
+                    let refusals = scope.refusals.clone();
+                    self.scopes.insert(name, Stop { is_of_another: true, refusals, ..stop });
                 }
                 (None, Some(until)) if !self.opened.contains(&scope.name) => {
                     let cause = PauseCause::ALL.into_iter().find(|cause| cause.explanation() == reason);

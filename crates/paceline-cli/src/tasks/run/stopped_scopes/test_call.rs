@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use paceline_core::WaitCause;
-use paceline_store::work::StartDelay;
+use paceline_core::retry::{Refused, sits_out_test};
+use paceline_store::work::{StartDelay, WorkItem};
 
 use super::StoppedScopes;
 
@@ -13,22 +14,52 @@ use super::StoppedScopes;
 pub(in crate::tasks::run) struct TestCall {
     stopped: StoppedScopes,
     scope: Arc<str>,
+    item: String,
 }
 
 impl StoppedScopes {
-    /// A call of the scope is to leave: none where nothing has to be tested, else the test, while no other is under way.
+    /// A call of the scope, or of a stopped address, is to leave: none where nothing has to be tested, else the test, while no
+    /// other is under way. An item that was refused lets others go first, once in each run.
     ///
     /// # Errors
     /// What the call waits for.
-    pub(in crate::tasks::run) fn test(&self, scope: &str) -> Result<Option<TestCall>, StartDelay> {
+    pub(in crate::tasks::run) fn test(
+        &self,
+        scope: &str,
+        item: &WorkItem,
+        address: &str,
+    ) -> Result<Option<TestCall>, StartDelay> {
         let mut stopped = self.lock();
-        let Some((scope, _)) = stopped.suspects.get_key_value(scope) else { return Ok(None) };
-        let scope = Arc::clone(scope);
-        if !stopped.in_test.insert(Arc::clone(&scope)) {
-            let why = WaitCause::Canary.to_string().into();
-            return Err(StartDelay { after: None, why, for_all: false, at_hand: true });
+        let later =
+            |after| StartDelay { after, why: WaitCause::Canary.to_string().into(), for_all: false, at_hand: true };
+        if stopped.in_test.contains(scope) {
+            return Err(later(None));
         }
-        Ok(Some(TestCall { stopped: self.clone(), scope }))
+        let Some((scope, stop)) = stopped.suspects.get_key_value(scope) else { return Ok(None) };
+        let scope = Arc::clone(scope);
+        let refused = match &stop.refusals {
+            refusals if refusals.last.as_deref() == Some(&*item.key) => Refused::Last,
+            _ if item.last.as_ref().is_some_and(|last| last.class.is_final() || last.unexpected) => Refused::Before,
+            refusals if refusals.address.as_deref() == Some(address) => Refused::OthersOfItsAddress,
+            _ => Refused::No,
+        };
+        let Some(stop) = stopped.suspects.get_mut(&scope) else { return Ok(None) };
+        if let Some(after) = sits_out_test(refused)
+            && stop.sat_out.insert(item.key.clone())
+        {
+            return Err(later(Some(after)));
+        }
+        stopped.in_test.insert(Arc::clone(&scope));
+        Ok(Some(TestCall { stopped: self.clone(), scope, item: item.key.clone() }))
+    }
+}
+
+impl TestCall {
+    /// The call leaves: the next test is one of another item.
+    pub(in crate::tasks::run) fn leaves(&self) {
+        if let Some(stop) = self.stopped.lock().suspects.get_mut(&self.scope) {
+            stop.refusals.last = Some(self.item.clone());
+        }
     }
 }
 

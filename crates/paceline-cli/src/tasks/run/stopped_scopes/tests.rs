@@ -355,15 +355,43 @@ async fn what_several_workers_have_stopped_is_kept_of_all() {
     assert_eq!(kept().await.into_keys().collect::<Vec<_>>(), ["held"], "another worker has found it open");
 }
 
+/// The items of these keys.
+async fn items(keys: &[&str]) -> Vec<WorkItem> {
+    let store = MemoryStore::new(WorkClock::system());
+    store.insert(keys.iter().map(|key| NewItem::new(*key, "1")).collect()).await.expect("room");
+    store.list(Default::default(), 0, keys.len()).await.expect("a memory")
+}
+
+/// Each start tests what was stopped with another item, and first with one that was not refused, of another address.
+#[tokio::test]
+async fn what_was_refused_tests_a_scope_after_the_others() {
+    let items = items(&["new", "other", "refused", "last"]).await;
+    let refused = |item: &WorkItem| WorkItem { last: Some(Failure::new(Class::Invalid, "no")), ..item.clone() };
+    let (new, other, before, last) = (&items[0], &items[1], &refused(&items[2]), &refused(&items[3]));
+    let stopped = StoppedScopes::default();
+    let refusals = Refusals { address: Some("a".to_owned()), last: Some("last".to_owned()), ..Refusals::default() };
+    let stop = Stop::new(Why::SameFailure, "it is gone".to_owned(), None, HANDED_OUT);
+    stopped.lock().suspects.insert("gone".into(), Stop { refusals, ..stop });
+    let waits =
+        |item: &WorkItem, address: &str| stopped.test("gone", item, address).err().and_then(|later| later.after);
+    let order = [waits(new, "b"), waits(other, "a"), waits(before, "b"), waits(last, "b")];
+    assert!(order.is_sorted_by(|one, next| one < next) && order[0].is_none(), "{order:?}");
+    assert_eq!(waits(last, "b"), None, "once in a run");
+    stopped.test("gone", new, "b").expect("none is under way").expect("a test").leaves();
+    assert_eq!(stopped.lock().suspects["gone"].refusals.last.as_deref(), Some("new"));
+}
+
 /// Its items are handed out meanwhile, and answers that are late open no gate.
-#[test]
-fn a_scope_that_was_stopped_is_tested_by_one_call_at_a_time_until_one_shows_what_it_does() {
+#[tokio::test]
+async fn a_scope_that_was_stopped_is_tested_by_one_call_at_a_time_until_one_shows_what_it_does() {
     let stopped = StoppedScopes(Arc::new(Mutex::new(Stopped { restops: true, ..Stopped::default() })));
     let stop = Stop::new(Why::SameFailure, "it is gone".to_owned(), None, HANDED_OUT);
     stopped.lock().suspects.insert("gone".into(), stop);
+    let item = items(&["a"]).await.remove(0);
+    let test_of = |scope: &str| stopped.test(scope, &item, "");
     for end in [Class::Transient, Class::Invalid] {
-        let test = stopped.test("gone").expect("none is under way");
-        assert!(test.is_some() && stopped.test("gone").is_err() && stopped.test("other").is_ok());
+        let test = test_of("gone").expect("none is under way");
+        assert!(test.is_some() && test_of("gone").is_err() && test_of("other").is_ok());
         assert_eq!(stopped.heard("gone", end, false), end == Class::Invalid);
         drop(test);
     }

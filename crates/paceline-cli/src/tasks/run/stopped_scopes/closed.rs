@@ -1,0 +1,72 @@
+//! What a worker tells the store of scopes that may not send.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use paceline::Limiter;
+use paceline_core::{ScopeAnswers, ScopeState};
+use paceline_store::work::WorkClock;
+
+use super::{Stopped, Why};
+use crate::tasks::closed_scopes::ClosedScope;
+
+/// What is told of a scope whose server fails.
+const FAILING: &str = "its calls fail; one call at a time tests it";
+
+/// What is told of a scope that does not answer.
+const UNANSWERED: &str = "its calls are not answered, or fail after some that were not; one call at a time, in one of the few places for such, tests it";
+
+/// A shorter hold is none to tell of.
+const SHORT: Duration = Duration::from_secs(1);
+
+impl Stopped {
+    /// The scopes that may not send: stopped ones, those that are still to be tested, and those that a server holds.
+    pub(super) fn closed(&mut self, clock: &WorkClock, limiter: &Limiter) -> Vec<ClosedScope> {
+        let (now, wall) = (limiter.now(), clock.wall());
+        let is_stopped = |name: &str| self.scopes.contains_key(name) || self.suspects.contains_key(name);
+        let mut held = BTreeMap::new();
+        let mut closed = Vec::new();
+        let scopes = if self.are_groups { Vec::new() } else { limiter.snapshot().scopes };
+        for scope in scopes {
+            let hold = match scope.state {
+                ScopeState::Held { until, cause } => Some((until, cause)),
+                _ => scope.closed_until.zip(scope.closed_for),
+            };
+            if is_stopped(&scope.name) {
+                continue;
+            }
+            let Some((until, cause)) = hold.filter(|(until, _)| *until > now + SHORT) else {
+                let hangs = scope.answers == ScopeAnswers::Missing;
+                if hangs || scope.failing_since.or(scope.no_success_since).is_some() {
+                    let reason = if hangs { UNANSWERED } else { FAILING }.to_owned();
+                    let places = hangs.then_some(scope.concurrency.in_flight);
+                    let (name, why) = (scope.name.to_string(), Some(Why::Failing));
+                    closed.push(ClosedScope { name, why, reason, places, ..ClosedScope::default() });
+                }
+                continue;
+            };
+            let until = wall + (until - now);
+            let known = self.held.get(&scope.name).filter(|known| known.saturating_since(until) < SHORT);
+            let until = *known.filter(|known| until.saturating_since(**known) < SHORT).unwrap_or(&until);
+            let (name, reason) = (scope.name.to_string(), cause.explanation().to_string());
+            closed.push(ClosedScope { name, until_ms: Some(until.as_millis()), reason, ..ClosedScope::default() });
+            held.insert(scope.name, until);
+        }
+        self.held_before.retain(|name, scope| {
+            let is_over = scope.until_ms.is_none_or(|until| until <= wall.as_millis());
+            !is_over && !is_stopped(name) && !held.contains_key(name.as_str())
+        });
+        closed.extend(self.held_before.values().cloned());
+        self.held = held;
+        let stopped = self.scopes.iter().filter(|(_, stop)| !stop.is_of_another).chain(&self.suspects);
+        let stopped = stopped.map(|(name, stop)| ClosedScope {
+            name: name.to_string(),
+            why: Some(stop.why),
+            reason: stop.reason.clone(),
+            advice: stop.advice.clone(),
+            refusals: stop.refusals.clone(),
+            ..ClosedScope::default()
+        });
+        stopped.chain(closed).collect()
+    }
+}

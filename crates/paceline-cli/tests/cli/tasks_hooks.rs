@@ -1,0 +1,87 @@
+//! Events for hosts that several customers share, and for hosts that refuse some events.
+
+use paceline_store::work::{NewItem, State};
+use serde_json::{Value, json};
+
+use crate::support::{Reply, Server};
+use crate::tasks_alike::tasks;
+use crate::tasks_run::{Ran, Store, ran};
+
+/// An event for a path of that server.
+fn event(server: &Server, path: &str, key: &str, priority: i16) -> NewItem {
+    let payload = json!({"url": format!("{}{path}", server.url()), "body": {"item": key}});
+    NewItem { priority, ..NewItem::new(key, payload.to_string()) }
+}
+
+fn events(server: &Server, path: &str, name: &str, count: usize, priority: i16) -> Vec<NewItem> {
+    (0..count).map(|n| event(server, path, &format!("{name}-{n}"), priority)).collect()
+}
+
+/// A run over many hosts, one call after the other.
+fn run(store: &Store, base: &Server, flags: &[&str]) -> Ran {
+    let many = ["--http", "--base-url", &base.url(), "--scope", "host", "--concurrency", "1"];
+    ran(store.command().args(many).args(flags))
+}
+
+fn states(store: &Store, name: &str, count: usize, state: State) -> usize {
+    (0..count).filter(|n| store.item(&format!("{name}-{n}")).state == state).count()
+}
+
+fn shown(store: &Store, args: &[&str]) -> String {
+    let (_, text) = tasks(store, "work.db", args);
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Four customers share a host, and one of them removes its hook.
+#[test]
+fn a_customer_that_is_gone_stops_no_other_of_its_host() {
+    let server = Server::new(|arrival| match arrival.item.starts_with("gone") {
+        true => Reply::error(410, "gone"),
+        false => Reply::ok(),
+    });
+    let store = Store::new();
+    for path in ["/a", "/b", "/c", "/d"] {
+        store.put(events(&server, path, &format!("before{}", &path[1..]), 1, 9));
+    }
+    store.put(events(&server, "/a", "gone", 5, 5));
+    store.put(events(&server, "/b", "good", 6, 0));
+    let Ran { code, summary, log } = run(&store, &server, &[]);
+    assert_eq!((code, &summary["succeeded"], &summary["deferred"]), (3, &json!(10), &json!(5)), "{log}");
+    assert_eq!(server.count(), 4 + 3 + 6, "{log}");
+    let (address, host) = (format!("{}/a", server.url()), server.url().replace("http://", ""));
+    let (_, report) = tasks(&store, "work.db", &["report", "--json"]);
+    let report: Value = serde_json::from_str(&report).expect("JSON");
+    let scope = &report["scopes"][0];
+    assert_eq!(
+        (&scope["name"], &scope["host"], &scope["last_refused"]),
+        (&json!(address), &json!(host), &json!("gone-2"))
+    );
+    let told = shown(&store, &["show", "gone-4"]);
+    assert!(told.contains(&format!("{address} is stopped since ")) && told.contains("the last was gone-2"), "{told}");
+    for (start, tested) in ["gone-3", "gone-4"].into_iter().enumerate() {
+        let calls = server.count();
+        let Ran { log, .. } = run(&store, &server, &[]);
+        assert_eq!(server.count(), calls + 1, "{log}");
+        assert_eq!(server.arrivals()[calls].item, tested, "start {start}: {log}");
+    }
+    let Ran { log, .. } = run(&store, &server, &[]);
+    assert_ne!(server.arrivals().last().map(|arrival| arrival.item.clone()), Some("gone-4".to_owned()), "{log}");
+}
+
+/// A firewall refuses some bodies: the next start tests the host by another event than one that was refused.
+#[test]
+fn events_that_a_host_refuses_hold_up_none_that_it_takes() {
+    let host = Server::new(|arrival| match arrival.item.starts_with("bad") {
+        true => Reply::error(403, "no"),
+        false => Reply::ok(),
+    });
+    let store = Store::new();
+    store.put(events(&host, "/in", "before", 2, 9));
+    store.put(events(&host, "/in", "bad", 3, 5));
+    store.put(events(&host, "/in", "good", 6, 0));
+    let Ran { summary, log, .. } = run(&store, &host, &[]);
+    assert_eq!((&summary["succeeded"], &summary["deferred"]), (&json!(2), &json!(9)), "{log}");
+    let Ran { summary, log, .. } = run(&store, &host, &[]);
+    assert_eq!((&summary["succeeded"], states(&store, "good", 6, State::Succeeded)), (&json!(8), 6), "{log}");
+    assert_eq!(&summary["failed"], &json!(0), "{log}");
+}
