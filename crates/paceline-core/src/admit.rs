@@ -286,6 +286,11 @@ impl PauseCause {
         Self::ALL.into_iter().find(|cause| cause.text() == text)
     }
 
+    /// Whether the server asked for the pause and said how long it is: then that holds for every caller, however late it comes.
+    pub const fn is_asked(self) -> bool {
+        matches!(self, Self::Throttled { asked: true } | Self::Overloaded { asked: true })
+    }
+
     /// The cause as a clause that explains a pause or a hold: `the overloaded server asked for this pause`.
     pub const fn explanation(self) -> &'static str {
         match self {

@@ -9,7 +9,7 @@ use paceline_store::work::{Amend, Filter, State, WorkClock, WorkItem, WorkStore}
 use paceline_store::{ACCOUNT, ScopeRow, ScopeStatus};
 use serde_json::json;
 
-use super::closed_scopes::ClosedScopes;
+use super::closed_scopes::{self, ClosedScopes};
 use super::groups;
 use super::list::state;
 use super::opened;
@@ -106,6 +106,7 @@ pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
         (false, _) => retry_items(&*store, filter.clone(), all, &only_status).await?,
     };
     if !open.is_empty() {
+        closed_scopes::open(&*store, &open, clock::wall()).await.map_err(Failure::interrupted)?;
         opened::open(&*store, &open, &filter).await.map_err(Failure::interrupted)?;
     }
     let items = text::counted(may_be_done, "item");
@@ -138,7 +139,7 @@ pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
     if !as_json {
         let opens = match args.has_worker(&*store).await.map_err(Failure::interrupted)? {
             Some(true) => "is open within seconds",
-            Some(false) => "is held until a worker begins: none is at work, and the next one tests it by one call",
+            Some(false) => "is open for the next worker: none is at work",
             None => "is open within seconds, if a worker is at work",
         };
         let opened = open.iter().map(|scope| format!("{} {opens}", text::printable(scope)));

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use paceline_core::Timestamp;
+use paceline_core::{PauseCause, Timestamp};
 use paceline_store::work::{WorkError, WorkStore};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -117,6 +117,21 @@ pub(crate) fn encode(scopes: Vec<ClosedScope>) -> String {
 /// An error of the store.
 pub(crate) async fn save(store: &dyn WorkStore, encoded: &str) -> Result<(), WorkError> {
     store.save_state(NAME, encoded).await
+}
+
+/// What is told of a scope that a person has opened.
+const OPENED: &str = "a person has opened it, and the next call tests it";
+
+/// Ends the holds of scopes that a person opens. They stay among the others until a call has succeeded, for until then items wait
+/// for the end of the hold.
+///
+/// # Errors
+/// An error of the store.
+pub(crate) async fn open(store: &dyn WorkStore, scopes: &[String], now: Timestamp) -> Result<(), WorkError> {
+    let mut kept = ClosedScopes::of(store, now).await?;
+    let opened = kept.0.iter_mut().filter(|scope| scope.why.is_none() && scopes.contains(&scope.name));
+    opened.for_each(|scope| scope.reason = OPENED.to_owned());
+    save(store, &kept.encode()).await
 }
 
 impl ClosedScopes {
@@ -242,6 +257,11 @@ impl ClosedScope {
     /// More where less may leave, and for longer.
     fn strictness(&self) -> (bool, Option<i64>) {
         (self.why.is_some_and(|why| why != Why::Failing), self.until_ms)
+    }
+
+    /// What holds it, unless a person has opened it.
+    pub(crate) fn cause(&self) -> Option<PauseCause> {
+        PauseCause::ALL.into_iter().find(|cause| cause.explanation() == self.reason)
     }
 
     /// Whether another differs by its name and its places alone.

@@ -1,11 +1,13 @@
 //! Events for hosts that several customers share, and for hosts that refuse some events.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use paceline_store::work::{NewItem, State};
 use serde_json::{Value, json};
 
 use crate::support::{Reply, Server};
 use crate::tasks_alike::tasks;
-use crate::tasks_run::{Ran, Store, ran};
+use crate::tasks_run::{Ran, Store, begin, ran, signal, until};
 
 /// An event for a path of that server.
 fn event(server: &Server, path: &str, key: &str, priority: i16) -> NewItem {
@@ -19,8 +21,10 @@ fn events(server: &Server, path: &str, name: &str, count: usize, priority: i16) 
 
 /// A run over many hosts, one call after the other.
 fn run(store: &Store, base: &Server, flags: &[&str]) -> Ran {
+    // A store with few events is not watched.
+    let few = ["--stop-after-same", "4"];
     let many = ["--http", "--base-url", &base.url(), "--scope", "host", "--concurrency", "1"];
-    ran(store.command().args(many).args(flags))
+    ran(store.command().args(many).args(few).args(flags))
 }
 
 fn states(store: &Store, name: &str, count: usize, state: State) -> usize {
@@ -84,4 +88,33 @@ fn events_that_a_host_refuses_hold_up_none_that_it_takes() {
     let Ran { summary, log, .. } = run(&store, &host, &[]);
     assert_eq!((&summary["succeeded"], states(&store, "good", 6, State::Succeeded)), (&json!(8), 6), "{log}");
     assert_eq!(&summary["failed"], &json!(0), "{log}");
+}
+
+/// A host asks for half a day. The worker ends meanwhile, and its next starts leave the host alone.
+#[test]
+fn a_pause_that_a_host_asked_for_binds_the_next_start() {
+    let asked = AtomicUsize::new(0);
+    let busy = Server::new(move |_| match asked.fetch_add(1, Ordering::Relaxed) {
+        0 => Reply::error(429, "slow down").with_header("retry-after", 43_200),
+        _ => Reply::ok(),
+    });
+    let store = Store::new();
+    store.put(events(&busy, "/in", "first", 2, 0));
+    let flags = ["--max-wait", "1m"];
+    run(&store, &busy, &flags);
+    store.put(events(&busy, "/in", "later", 2, 0));
+    let Ran { code, log, .. } = run(&store, &busy, &flags);
+    assert_eq!((code, busy.count()), (3, 1), "{log}");
+    let (_, text) = tasks(&store, "work.db", &["report"]);
+    assert!(text.contains("held: "), "{text}");
+    // A person opens it for one event: once that is taken, what waited for the pause alone is due.
+    let host = busy.url().replace("http://", "");
+    let (code, text) = tasks(&store, "work.db", &["retry", "later-0", "--open", &host]);
+    assert_eq!(code, 0, "{text}");
+    let many = ["--http", "--base-url", &busy.url(), "--scope", "host", "--stay"];
+    let worker = begin(store.command().args(many));
+    until(|| states(&store, "first", 2, State::Succeeded) + states(&store, "later", 2, State::Succeeded) == 3);
+    signal("-TERM", worker.id());
+    worker.wait_with_output().expect("it ends");
+    assert_eq!((busy.count(), states(&store, "first", 2, State::Succeeded)), (4, 1), "who was told to wait does");
 }

@@ -188,7 +188,7 @@ fn a_host_that_asked_for_a_pause_is_named_with_what_its_items_wait_for() {
     let (_, text) = tasks(&store, "work.db", &["retry", "--all"]);
     assert!(text.starts_with(&format!("2 items are due again\nstill held: all items of {host} until ")), "{text}");
     let (_, text) = tasks(&store, "work.db", &["retry", "--all", "--open", &host]);
-    assert!(text.contains(&format!("{host} is held until a worker begins: none is at work")), "{text}");
+    assert!(text.contains(&format!("{host} is open for the next worker: none is at work")), "{text}");
     tasks(&store, "work.db", &["cancel", "--all"]);
     store.put(posts(&good.url(), "more", 1, 0));
     assert_eq!(report(&store)["scopes"], json!([]), "no item of it is left");

@@ -95,6 +95,7 @@ impl Amend {
             Self::Cancel => &[State::Waiting, State::InFlight, State::Deferred],
             Self::LeaveToNextRun => &[State::Waiting, State::Failed],
             Self::TakeUp => &[State::Deferred],
+            Self::Due => &[State::Waiting],
         }
     }
 

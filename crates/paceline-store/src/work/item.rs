@@ -429,6 +429,8 @@ pub enum Amend {
     LeaveToNextRun,
     /// Items that were left to the next run wait again, as if it had begun: no person has sent for them.
     TakeUp,
+    /// Waiting items are due at once, for what they waited for is over; their bounds go on.
+    Due,
 }
 
 /// What becomes of the keys of items that are removed.

@@ -454,6 +454,7 @@ impl Tables {
                 Amend::Again { as_new } => row.begin_again(as_new, now),
                 Amend::LeaveToNextRun => row.leave_to_next_run(),
                 Amend::TakeUp => row.begin_run(LEFT_FIRST),
+                Amend::Due => (row.item.not_before, row.item.delay, row.item.reason) = (None, Duration::ZERO, None),
                 Amend::Cancel => row.cancel(worker, now),
             });
         }

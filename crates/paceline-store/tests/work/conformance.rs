@@ -15,6 +15,7 @@ use crate::ended::{
     calls_that_only_tested_a_failing_server_are_counted_apart, what_a_server_said_to_the_last_try_is_kept,
     what_ended_long_ago_is_removed, what_is_added_again_with_another_payload_is_told,
     what_is_sent_once_more_has_succeeded_all_the_same, what_succeeded_begins_once_more,
+    what_waited_for_a_pause_that_is_over_is_due_and_keeps_its_bounds,
     what_was_cancelled_during_its_call_is_removed_once_that_has_ended,
     what_was_cancelled_during_its_call_may_be_done_unless_its_answer_says_otherwise,
 };
@@ -68,6 +69,7 @@ conformance!(
     what_ended_long_ago_is_removed,
     what_was_cancelled_during_its_call_is_removed_once_that_has_ended,
     what_was_cancelled_during_its_call_may_be_done_unless_its_answer_says_otherwise,
+    what_waited_for_a_pause_that_is_over_is_due_and_keeps_its_bounds,
     what_is_left_to_the_next_run_begins_it,
     the_deadline_of_what_is_left_to_the_next_run_counts_from_its_first_try,
     after_the_year_9999_is_never,

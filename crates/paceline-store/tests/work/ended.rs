@@ -243,3 +243,15 @@ pub(crate) async fn what_is_added_again_with_another_payload_is_told(on: Bench) 
     let added = on.store.insert(vec![changed("a"), item("a"), item("b"), item("c")]).await.unwrap();
     assert_eq!(added, [Added::Differs(waiting), Added::Known(waiting), Added::Differs(waiting), Added::New]);
 }
+
+pub(crate) async fn what_waited_for_a_pause_that_is_over_is_due_and_keeps_its_bounds(on: Bench) {
+    on.add([item("a"), item("b")]).await;
+    let worker = on.register().await;
+    let claim = on.claim(worker, 2).await;
+    on.record(outcome(&claim.items[0], Counted::Attempt, Transition::Retry(S * 1_000), "retry")).await;
+    assert_eq!(on.store.amend(Filter::default(), Amend::Due).await.unwrap(), 1, "b is in flight");
+    let due = on.claim(worker, 9).await;
+    assert_eq!(keys(&due.items), ["a"]);
+    let due = &due.items[0].item;
+    assert_eq!((due.attempts, due.forgiven.attempts, due.sent_for), (1, 0, None));
+}

@@ -3,6 +3,7 @@
 //! not call either, until one of them finds it open.
 
 mod closed;
+mod due;
 mod late;
 mod others;
 mod test_call;
@@ -65,6 +66,9 @@ struct Stopped {
     /// Until where it is known what a person has opened, and the scopes that were opened so in this run.
     opened_seen: u64,
     opened: BTreeSet<String>,
+    /// Scopes whose holds ended early, and those of them of which a call has succeeded since: what waits for the hold is due.
+    opened_early: BTreeSet<Arc<str>>,
+    due: BTreeSet<Arc<str>>,
     /// What this worker told the store.
     told: ClosedScopes,
     /// What other workers told it, and those of them of which a call has succeeded here since.
@@ -140,6 +144,13 @@ impl StoppedScopes {
             told: before.clone(),
             ..Stopped::default()
         };
+        // What a server asked for holds for this run too.
+        for (scope, cause) in
+            before.holds().filter_map(|scope| Some((scope, scope.cause().filter(|cause| cause.is_asked())?)))
+        {
+            let until = Timestamp::from_millis(scope.until_ms.unwrap_or_default()).saturating_since(clock.wall());
+            limiter.hold_for(Some(&limiter.scope(&scope.name)), limiter.now() + until, cause);
+        }
         for (why, ClosedScope { name, reason, advice, refusals, .. }) in before.into_stopped() {
             let line = format!("{name} was stopped ({reason}); one call tests it");
             tracing::info!(scope = name.as_str(), "{}", text::printable(&line));
@@ -205,6 +216,10 @@ impl StoppedScopes {
         }
         if class == Class::Success {
             stopped.is_open(scope);
+            if let Some(scope) = stopped.opened_early.take(scope) {
+                stopped.due.insert(scope);
+                stopped.news.notify_one();
+            }
         }
         if stopped.scopes.get(scope).is_some_and(|stop| stop.why == Why::SameFailure) {
             return is_refusal;
@@ -324,6 +339,7 @@ impl StoppedScopes {
             }
             let began = clock.now();
             let _ = self.take_up(store).await;
+            let _ = self.make_due(store, clock).await;
             let _ = self.open_as_told(store, limiter).await;
             if self.lock().stays && ends_late_at <= began {
                 let _ = end_late(store, clock.wall(), deadline).await;
@@ -357,6 +373,7 @@ impl StoppedScopes {
         let mut stopped = self.lock();
         stopped.is_open(scope);
         stopped.opened.insert(scope.to_owned());
+        stopped.opened_early.insert(scope.into());
     }
 
     /// Lets the items of scopes that are open again wait in this run.
@@ -411,8 +428,11 @@ impl StoppedScopes {
 impl Stopped {
     /// A call of a scope has succeeded, or a person has opened it.
     fn is_open(&mut self, scope: &str) {
-        self.held_before.remove(scope);
+        if self.held_before.remove(scope).is_some() {
+            self.opened_early.insert(scope.into());
+        }
         if let Some(scope) = self.of_others.take(scope) {
+            self.opened_early.insert(Arc::clone(&scope));
             self.open.insert(scope);
         }
         if self.scopes.get(scope).is_some_and(|stop| stop.is_of_another)

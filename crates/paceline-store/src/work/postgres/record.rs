@@ -324,6 +324,11 @@ pub(super) use begins;
 
 const TAKE_UP: &str = concat!("UPDATE item SET ", begins!(), " WHERE state = ANY ($4) AND ", filtered!());
 
+const DUE: &str = concat!(
+    "UPDATE item SET fence = fence + 1, not_before_ms = 0, delay_ms = 0, reason = NULL WHERE state = ANY ($4) AND ",
+    filtered!()
+);
+
 /// Of an item that was cancelled during a try no outcome may have come yet: that was cut off.
 const RETRY: &str = concat!(
     "UPDATE item SET state = 0, in_doubt = in_doubt OR sent > 0, sent = 0, abandoned = abandoned + CASE WHEN worker IS NULL THEN 0 ELSE 1 END, \
@@ -459,6 +464,7 @@ pub(super) async fn amend(tx: &Tx<'_>, filter: &Filter, amend: Amend, now: Times
         Amend::Cancel => tx.execute(CANCEL, &[&states, &group, &keys, &from, &now.as_millis()]).await,
         Amend::LeaveToNextRun => tx.execute(LEAVE_TO_NEXT_RUN, &[&states, &group, &keys, &from, &LEFT]).await,
         Amend::TakeUp => tx.execute(TAKE_UP, &[&states, &group, &keys, &from]).await,
+        Amend::Due => tx.execute(DUE, &[&states, &group, &keys, &from]).await,
     }
 }
 

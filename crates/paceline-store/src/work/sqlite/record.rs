@@ -233,6 +233,7 @@ pub(super) fn amend(conn: &Connection, filter: &Filter, amend: Amend, now: Times
         Amend::Retry => retry(now),
         Amend::Again { as_new } => again(as_new, now),
         Amend::TakeUp => BEGIN.to_owned(),
+        Amend::Due => "fence = fence + 1, not_before_ms = 0, delay_ms = 0, reason = NULL".to_owned(),
         Amend::Cancel => format!(
             "state = 5, sent = iif(state = 1 AND sent = 0, 3, sent), worker = iif(state = 1, worker, NULL), fence = fence + 1, not_before_ms = 0, delay_ms = 0, ended_ms = {}, \
              reason = 'cancelled'",

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use paceline::Limiter;
-use paceline_core::{PauseCause, Timestamp};
+use paceline_core::Timestamp;
 use paceline_store::work::WorkClock;
 
 use super::{Stop, Stopped, Why};
@@ -47,9 +47,9 @@ impl Stopped {
                     self.scopes.insert(name, Stop { is_of_another: true, refusals, ..stop });
                 }
                 (None, Some(until)) if !self.opened.contains(&scope.name) => {
-                    let cause = PauseCause::ALL.into_iter().find(|cause| cause.explanation() == reason);
+                    let Some(cause) = scope.cause() else { continue };
                     let until = now + until.saturating_since(wall);
-                    limiter.hold_for(Some(&limiter.scope(&name)), until, cause.unwrap_or(PauseCause::Program));
+                    limiter.hold_for(Some(&limiter.scope(&name)), until, cause);
                 }
                 (None, Some(_)) => {}
             }
