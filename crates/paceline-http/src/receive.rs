@@ -9,11 +9,13 @@ use flate2::bufread::MultiGzDecoder;
 use http::Response;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
 use paceline::{Clock, Instant};
+use paceline_providers::{Provider, Rule};
 use tokio::time::{sleep, timeout};
 
 use crate::cut::Cut;
 use crate::memory::{AnswerMemory, Memory};
 use crate::no_answer::NoAnswer;
+use crate::sender::SenderConfig;
 
 /// 32 MiB: more than any answer of a language model.
 pub const LARGEST_ANSWER: usize = 32 << 20;
@@ -48,6 +50,41 @@ pub(crate) async fn until<T>(clock: &Clock, deadline: Instant, coming: impl Futu
     if late < STOOD_STILL { None } else { timeout(CATCHING_UP, coming).await.ok() }
 }
 
+/// [`receive_unpacked`] until that time. Where the head alone says that the call is done, an answer without its body is one.
+pub(crate) async fn receive_until(
+    clock: &Clock,
+    deadline: Instant,
+    response: reqwest::Response,
+    config: &SenderConfig,
+    memory: &Memory,
+    cut: &Cut,
+) -> Result<(Response<Bytes>, AnswerMemory), NoAnswer> {
+    let head = is_done(config, &response).then(|| without_body(&response));
+    let body = receive_unpacked(response, config.largest_answer, config.needs_answers, memory, cut);
+    let came = until(clock, deadline, body).await.unwrap_or(Err(NoAnswer::Timeout(Some(config.timeout))));
+    came.or_else(|error| Ok((head.ok_or(error)?, AnswerMemory::default())))
+}
+
+/// Whether the head of an answer alone says that the call is done, whatever becomes of the body: nothing is expected of that,
+/// or a rule of the user says so.
+fn is_done(config: &SenderConfig, response: &reqwest::Response) -> bool {
+    let SenderConfig { dialect, needs_answers, .. } = config;
+    let is_said = Rule::success_by_head(dialect.rules(), response.status().as_u16(), response.headers());
+    let nothing_is_expected = !needs_answers && dialect.provider() == Provider::Generic;
+    response.status().is_success() && (is_said || nothing_is_expected)
+}
+
+/// The head of an answer whose body did not come.
+fn without_body(response: &reqwest::Response) -> Response<Bytes> {
+    let mut head = Response::new(Bytes::new());
+    (*head.status_mut(), *head.version_mut()) = (response.status(), response.version());
+    head.headers_mut().clone_from(response.headers());
+    for name in [CONTENT_ENCODING, CONTENT_LENGTH] {
+        head.headers_mut().remove(name);
+    }
+    head
+}
+
 /// Reads the whole body of an answer, whatever its status, with at most so many bytes ([`LARGEST_ANSWER`] suits most). Both
 /// results are [`Classify`](paceline::Classify): [`Limiter::run`](paceline::Limiter::run) reads them.
 ///
@@ -59,7 +96,7 @@ pub async fn receive(response: reqwest::Response, largest: usize) -> Result<Resp
 
 /// [`receive`] as far as there is memory for the answer, and without its gzip: all members of it. A success whose body is not
 /// `needed` is empty where that is too large.
-pub(crate) async fn receive_unpacked(
+async fn receive_unpacked(
     response: reqwest::Response,
     largest: usize,
     needed: bool,

@@ -31,7 +31,7 @@ use crate::no_answer::NoAnswer;
 use crate::partial::Partials;
 use crate::ratios::TokenRatios;
 use crate::reached::install_tls;
-use crate::receive::{Received, receive_unpacked, until};
+use crate::receive::{Received, receive_until, until};
 use crate::redirect::not_followed;
 use crate::shortage::Shortage;
 
@@ -355,9 +355,8 @@ impl Sender {
             observe(&self.config.dialect.announced(response.headers(), clock::wall()));
         }
         let redirect = not_followed(&response, || self.carries_key(call), self.may_name_hosts(call));
-        let (largest, needed) = (self.config.largest_answer, self.config.needs_answers);
-        let body = receive_unpacked(response, largest, needed, &self.memory, cut);
-        let (response, memory) = until(&self.clock, deadline, body).await.ok_or_else(late)??;
+        let coming = receive_until(&self.clock, deadline, response, &self.config, &self.memory, cut);
+        let (response, memory) = coming.await?;
         Ok(Received { response: response.map(|body| self.secrets.removed_from(body)), memory, redirect })
     }
 

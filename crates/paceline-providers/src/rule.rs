@@ -56,6 +56,14 @@ pub enum Phrase {
 }
 
 impl Rule {
+    /// Whether the first of these rules that may match an answer takes it for a success by its head alone, whatever its body
+    /// says.
+    pub fn success_by_head(rules: &[Self], status: u16, headers: &HeaderMap) -> bool {
+        let mut by_head = rules.iter().take_while(|rule| !rule.reads_bodies());
+        let first = by_head.find(|rule| rule.matches(status, headers, &Body::of_refusal(b"", "")));
+        first.is_some_and(|rule| rule.class == Class::Success)
+    }
+
     /// Whether it looks at more than status and headers.
     pub(crate) const fn reads_bodies(&self) -> bool {
         self.phrase.is_some() || !matches!(self.place, None | Some(Place::Header(_)))

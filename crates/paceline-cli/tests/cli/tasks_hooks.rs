@@ -1,5 +1,7 @@
 //! Events for hosts that several customers share, and for hosts that refuse some events.
 
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use paceline_store::work::{NewItem, State};
@@ -117,4 +119,59 @@ fn a_pause_that_a_host_asked_for_binds_the_next_start() {
     signal("-TERM", worker.id());
     worker.wait_with_output().expect("it ends");
     assert_eq!((busy.count(), states(&store, "first", 2, State::Succeeded)), (4, 1), "who was told to wait does");
+}
+
+/// A server that sends this to each call, and closes the connection or leaves it open. Returns its address.
+fn sends(answer: &'static str, closes: bool) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("an address").port();
+    std::thread::spawn(move || {
+        let mut open: Vec<TcpStream> = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a connection");
+            let (mut asked, mut part) = (Vec::new(), [0; 4_096]);
+            while !asked.ends_with(b"}") {
+                let read = stream.read(&mut part).expect("a request");
+                asked.extend_from_slice(&part[..read]);
+                if read == 0 {
+                    break;
+                }
+            }
+            stream.write_all(answer.as_bytes()).expect("it is taken");
+            open.extend(Some(stream).filter(|_| !closes));
+        }
+    });
+    format!("http://127.0.0.1:{port}")
+}
+
+/// The receivers have each event, and say so: 200.
+#[test]
+fn an_event_is_done_whatever_becomes_of_the_body_of_its_answer() {
+    let cut = "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf";
+    let packed = "HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 4\r\n\r\nhalf";
+    let broken = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nno length\r\n";
+    for (answer, closes) in [(cut, true), (packed, true), (broken, true), (cut, false)] {
+        let url = sends(answer, closes);
+        let store = Store::new();
+        store.add("evt", &json!({"url": format!("{url}/in"), "body": {"item": "evt"}}));
+        let flags = ["--http", "--base-url", &url, "--scope", "host", "--max-retries", "0", "--timeout", "1s"];
+        let Ran { summary, log, .. } = ran(store.command().args(flags));
+        assert_eq!((&summary["succeeded"], &summary["calls"]), (&json!(1), &json!(1)), "{answer}: {log}");
+    }
+}
+
+/// Answers are kept, so a body that is cut off is none, unless the user says that the status decides.
+#[test]
+fn a_rule_for_a_status_decides_without_the_body() {
+    let url = sends("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf", true);
+    let rule = "[[upstream.hooks.rule]]\nmatch = { status = \"200-299\" }\nclass = \"success\"\n";
+    for (rule, done) in [("", 0), (rule, 1)] {
+        let store = Store::new();
+        let config = format!("[upstream.hooks]\nbase_url = \"{url}\"\nscope = \"host\"\n{rule}");
+        std::fs::write(store.job.path("paceline.toml"), config).expect("a file");
+        store.add("evt", &json!({"url": format!("{url}/in"), "body": {"item": "evt"}}));
+        let flags = ["--http", "--upstream", "hooks", "--max-retries", "0", "-o", "answers.jsonl"];
+        let Ran { summary, log, .. } = ran(store.command().args(flags));
+        assert_eq!(&summary["succeeded"], &json!(done), "{log}");
+    }
 }
