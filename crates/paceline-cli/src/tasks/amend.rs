@@ -14,7 +14,7 @@ use super::groups;
 use super::list::state;
 use super::opened;
 use super::pages::Pages;
-use super::same_at_each_try::CallIds;
+use super::same_at_each_try::{CallIds, Shown};
 use super::store::StoreArgs;
 use crate::database::not_begun;
 use crate::exit::{Failure, Status};
@@ -318,18 +318,34 @@ async fn keys_of(store: &dyn WorkStore, named: &[String]) -> Result<Vec<String>,
             continue;
         }
         let ids = CallIds::of(store).await.map_err(Failure::interrupted)?;
-        let Some((item, ..)) = ids.item_of(store, name).await.map_err(Failure::interrupted)? else {
-            return Err(Failure::refused(format!("no item is called {name:?}, and nothing was changed")));
+        let items = ids.items_of(store, name).await.map_err(Failure::interrupted)?;
+        let item = match items.as_slice() {
+            [(item, ..)] => item,
+            [] => return Err(Failure::refused(format!("no item is called {name:?}, and nothing was changed"))),
+            several => return Err(Failure::refused(several_have(name, several))),
         };
         tracing::info!(
             "{} is what the calls of the item {} are known by",
             text::printable(name),
             text::printable(&item.key)
         );
-        keys.push(item.key);
+        keys.push(item.key.clone());
     }
     Ok(keys)
 }
+
+/// One message for several receivers has one id.
+fn several_have(name: &str, items: &[Shown]) -> String {
+    let named: Vec<_> = items.iter().take(LISTED).map(|(item, ..)| text::printable(&item.key)).collect();
+    let more = if items.len() > LISTED { ", ..." } else { "" };
+    format!(
+        "the calls of several items are known by {name:?}, and nothing was changed: name one by its key ({}{more})",
+        named.join(", ")
+    )
+}
+
+/// So many keys are named of items that have one id.
+const LISTED: usize = 20;
 
 /// Groups, the account, and scopes of the items, which go on waiting: a retry ends no pause that a server asked for.
 async fn held(store: &dyn WorkStore, group: Option<&str>, scopes: &ClosedScopes) -> Result<Vec<String>, Failure> {

@@ -39,6 +39,12 @@ pub(super) async fn note_header(store: &dyn WorkStore, header: &str) -> Result<(
     }
 }
 
+/// So many items with one value are found.
+const MOST: usize = 100;
+
+/// An item with its payload and the decisions about it.
+pub(super) type Shown = (WorkItem, String, Vec<HistoryEntry>);
+
 /// What the calls of an item are known by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CallId {
@@ -98,21 +104,18 @@ impl CallIds {
         })
     }
 
-    /// The item whose calls have or had that value, as [`show`](WorkStore::show) tells it. All payloads are read until it is
-    /// found.
+    /// The items whose calls have or had that value, as [`show`](WorkStore::show) tells them: one of the program's, and as
+    /// many as have it in their payloads, of which the first [`MOST`] are found. All payloads are read.
     ///
     /// # Errors
     /// An error of the store.
-    pub(super) async fn item_of(
-        &self,
-        store: &dyn WorkStore,
-        value: &str,
-    ) -> Result<Option<(WorkItem, String, Vec<HistoryEntry>)>, WorkError> {
+    pub(super) async fn items_of(&self, store: &dyn WorkStore, value: &str) -> Result<Vec<Shown>, WorkError> {
         let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
         let is_made = |hash: &str| hash.len() == DIGITS && hash.bytes().all(is_digit);
         if self.header.is_none() && !value.strip_prefix(PREFIX).is_some_and(is_made) {
-            return Ok(None);
+            return Ok(Vec::new());
         }
+        let mut found = Vec::new();
         let mut pages = Pages::of(store, Filter::default(), None);
         while let Some(items) = pages.next().await? {
             for item in items {
@@ -120,12 +123,16 @@ impl CallIds {
                 let Some(shown) = store.show(&item.key).await? else { continue };
                 let (item, payload, events) = &shown;
                 let then = events.iter().filter_map(|event| self.then(item, payload, event));
-                if self.now(item, payload).into_iter().chain(then).any(|id| id.value() == value) {
-                    return Ok(Some(shown));
+                let Some(id) = self.now(item, payload).into_iter().chain(then).find(|id| id.value() == value) else {
+                    continue;
+                };
+                found.push(shown);
+                if matches!(id, CallId::Made(_)) || found.len() == MOST {
+                    return Ok(found);
                 }
             }
         }
-        Ok(None)
+        Ok(found)
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Prints an item, its payload and every decision about it.
+/// Prints an item, its payload and every decision about it; where several have an id, each of them.
 ///
 /// # Errors
 /// Refuses what is no store, and a key that it does not have.
@@ -38,23 +38,29 @@ pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
     let groups = args.store.groups(&*store, &clock).await.map_err(Failure::interrupted)?;
     let ids = CallIds::of(&*store).await.map_err(Failure::interrupted)?;
     let found = match store.show(&args.key).await.map_err(Failure::interrupted)? {
-        None => ids.item_of(&*store, &args.key).await.map_err(Failure::interrupted)?,
-        found => found,
+        None => ids.items_of(&*store, &args.key).await.map_err(Failure::interrupted)?,
+        Some(found) => vec![found],
     };
-    let Some((item, payload, events)) = found else {
+    if found.is_empty() {
         let key = args.key;
         return Err(Failure::refused(format!(
             "no item is called {key:?}; `paceline tasks list` names those that are there (of a pruned one its key alone is kept)"
         )));
-    };
     let closed = ClosedScopes::of(&*store, clock.wall()).await.map_err(Failure::interrupted)?;
-    let stopped = host_and_address_of(&payload, &item.key)
-        .filter(|_| item.state == State::Deferred)
-        .and_then(|(host, address)| closed.stopped_for(&host, &address));
-    let text = match args.json {
-        true => as_json(&item, stopped, &groups, &ids, payload, &events).map_err(Failure::interrupted)?,
-        false => as_text(&item, stopped, &groups, &ids, &payload, &events),
-    };
+    let mut text = String::new();
+    if found.len() > 1 && !args.json {
+        let (id, items) = (text::printable(&args.key), text::counted(found.len() as u64, "item"));
+        writeln!(text, "the calls of {items} are known by {id}:").expect("a string takes everything");
+    }
+    for (item, payload, events) in found {
+        let stopped = host_and_address_of(&payload, &item.key)
+            .filter(|_| item.state == State::Deferred)
+            .and_then(|(host, address)| closed.stopped_for(&host, &address));
+        text += &match args.json {
+            true => as_json(&item, stopped, &groups, &ids, payload, &events).map_err(Failure::interrupted)?,
+            false => as_text(&item, stopped, &groups, &ids, &payload, &events),
+        };
+    }
     output::print(|out| out.write_all(text.as_bytes()))?;
     Ok(Status::Success)
 }

@@ -175,3 +175,30 @@ fn a_rule_for_a_status_decides_without_the_body() {
         assert_eq!(&summary["succeeded"], &json!(done), "{log}");
     }
 }
+
+/// One message for two endpoints has one id.
+#[test]
+fn an_id_that_two_events_have_names_neither_of_them() {
+    let server = Server::new(|arrival| match arrival.path.as_str() {
+        "/acme" => Reply::ok(),
+        _ => Reply::error(503, "away"),
+    });
+    let store = Store::new();
+    for customer in ["acme", "bolt"] {
+        let url = format!("{}/{customer}", server.url());
+        let payload = json!({"url": url, "headers": {"webhook-id": "evt_9"}, "body": {"item": customer}});
+        store.add(&format!("evt_9:{customer}"), &payload);
+    }
+    run(&store, &server, &["--idempotency-header", "webhook-id", "--max-retries", "0"]);
+    let told = shown(&store, &["show", "evt_9"]);
+    for part in ["the calls of 2 items are known by evt_9", "evt_9:acme state succeeded", "evt_9:bolt state failed"] {
+        assert!(told.contains(part), "{told}");
+    }
+    let (_, json) = tasks(&store, "work.db", &["show", "evt_9", "--json"]);
+    assert_eq!(json.lines().count(), 2, "{json}");
+    for command in ["retry", "cancel"] {
+        let (code, told) = tasks(&store, "work.db", &[command, "evt_9"]);
+        assert!(code == 2 && told.contains("name one by its key (evt_9:acme, evt_9:bolt)"), "{told}");
+    }
+    assert_eq!(tasks(&store, "work.db", &["retry", "evt_9:bolt"]).0, 0);
+}
