@@ -15,6 +15,10 @@ use crate::time::Instant;
 /// time.
 const ALONE: Duration = Duration::from_secs(2);
 
+/// Where scopes are expected, one leaves half of the places to others of which a call left or ended so recently: theirs come
+/// one by one, and each would wait as long as a call of a slow host takes.
+const RECENT: Duration = Duration::from_secs(10);
+
 /// The scopes of which calls left or ended last.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Active {
@@ -84,7 +88,7 @@ impl Pacer {
     /// caller meets them. Without this a scope that was the only one so far takes all at once. And scopes that have not answered,
     /// or whose last call waited in vain, share half of the places for as long as the pacer lives, each of the latter with one;
     /// all of the latter together with one, while calls of scopes are in flight that have neither answered nor been waited for in
-    /// vain.
+    /// vain. A scope that answers slowly takes half of the places at most where calls of others left or ended in the last 10 s.
     pub const fn expect_scopes(&mut self) {
         (self.active.expects, self.active.began) = (true, None);
     }
@@ -103,7 +107,8 @@ impl Pacer {
     }
 
     /// A scope whose calls are not answered takes few places, unless it is alone; those whose last call waited in vain take few
-    /// together; and requests behind all others leave some. Where other scopes may come, those that have answered are left half.
+    /// together; and requests behind all others leave some. Where other scopes may come, those that have answered are left half,
+    /// and none takes more than half beside others that answer.
     pub(super) fn admit_place(&self, now: Instant, place: u32, ask: &Ask<'_>) -> Admit {
         let leaves = self.in_flight.admit_under(self.in_flight.limit(), ask);
         if !leaves.is_now() {
@@ -112,6 +117,13 @@ impl Pacer {
         let scope = &self.scopes[place];
         let held = scope.in_flight.now();
         if self.active.expects && !scope.is_proven() && !self.may_share(scope.is_mute(), held) {
+            return Admit::OnRelease { cause: WaitCause::Place { in_vain: scope.is_mute() } };
+        }
+        let is_recent = |at: Instant| now < at + RECENT;
+        if self.active.expects
+            && held >= places::shared(self.in_flight.limit())
+            && self.active.other(&self.active.answering, place).is_some_and(is_recent)
+        {
             return Admit::OnRelease { cause: WaitCause::Place { in_vain: scope.is_mute() } };
         }
         if scope.is_mute() && !places::may_take(self.active.held.mute, self.in_flight.free()) {

@@ -323,6 +323,19 @@ fn longest(left: &[(usize, f64, f64)], hosts: std::ops::Range<usize>) -> (usize,
     waits.fold((0, 0.0), |(calls, longest), wait| (calls + 1, wait.max(longest)))
 }
 
+/// A host that answers after eight seconds has 150 calls; one of another host comes each second.
+#[test]
+fn a_slow_host_leaves_half_of_the_places_to_others() {
+    let hosts: Vec<Host> = [Host::new(8_000, 0)].into_iter().chain([Host::new(300, 0); 10]).collect();
+    let others = (0..200).map(|second| (f64::from(second), 1 + second as usize % 10));
+    let arrivals: Vec<(f64, usize)> = (0..150).map(|_| (10.0, 0)).chain(others).collect();
+    let known = |host: usize| ScopeAnswers::Came { slowest: hosts[host].latency };
+    let left = kept_after(&hosts, &arrivals, known);
+    let (calls, wait) = longest(&left, 1..11);
+    assert!(calls == 200 && wait < 0.2, "{calls} calls, of which one waits for {wait} s");
+    assert_eq!(longest(&left, 0..1).0, 150, "five at a time, and ten once no other has work");
+}
+
 /// Sixty hosts hang, each with ten calls, and a new start knows nothing but what it is told.
 #[test]
 fn after_a_start_hosts_that_are_known_to_answer_wait_for_none_that_hangs() {
