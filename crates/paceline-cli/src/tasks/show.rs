@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use paceline_core::Timestamp;
 use paceline_store::work::{HistoryEntry, State, WorkClock, WorkItem};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -46,6 +47,7 @@ pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
         return Err(Failure::refused(format!(
             "no item is called {key:?}; `paceline tasks list` names those that are there (of a pruned one its key alone is kept)"
         )));
+    }
     let closed = ClosedScopes::of(&*store, clock.wall()).await.map_err(Failure::interrupted)?;
     let mut text = String::new();
     if found.len() > 1 && !args.json {
@@ -87,7 +89,7 @@ fn as_json(
         decisions: Vec<Value>,
         payload: Box<RawValue>,
     }
-    let time = |at: paceline_core::Timestamp| at.to_string();
+    let time = |at: Timestamp| at.to_string();
     let value = |id: CallId| id.value().to_owned();
     let idempotency_value = ids.now(item, &payload).map(value);
     let decision = |event: &HistoryEntry| {
@@ -104,8 +106,8 @@ fn as_json(
     };
     let shown = Shown {
         row: Row::of(item, groups),
-        added_at: time(item.created),
-        first_at: item.first.map(time),
+        added_at: time(added(item, events)),
+        first_at: first_try(item, events).map(time),
         ended_at: item.ended.map(time),
         deadline_s: item.deadline.map(|deadline| deadline.as_secs_f64()),
         idempotency_value,
@@ -134,12 +136,8 @@ fn as_text(
     stopped.into_iter().for_each(|stopped| line("", &stopped.told()));
     line("group", &format!("{}, priority {}", item.group, item.priority));
     line("sends", &sends(item));
-    let added = events.iter().filter_map(|event| event.created).chain([item.created]).min().unwrap_or(item.created);
-    line("added", &text::moment(added));
-    // The store moves that of an item on by the time that its group was held: its deadline counts from there.
-    let first =
-        item.first.into_iter().chain(events.first().filter(|event| event.send > 0).map(|event| event.decided)).min();
-    first.into_iter().for_each(|at| line("first try", &text::moment(at)));
+    line("added", &text::moment(added(item, events)));
+    first_try(item, events).into_iter().for_each(|at| line("first try", &text::moment(at)));
     item.ended.into_iter().for_each(|at| line("ended", &text::moment(at)));
     item.deadline
         .into_iter()
@@ -166,6 +164,19 @@ fn as_text(
         line("decision", &description);
     }
     text
+}
+
+/// When the item was added, also where it has been sent for since as a new one.
+fn added(item: &WorkItem, events: &[HistoryEntry]) -> Timestamp {
+    let before = events.iter().filter_map(|event| event.created).chain(first_try(item, events));
+    before.fold(item.created, Timestamp::min)
+}
+
+/// When it was tried first. The store moves that of an item on by the time that its group was held, for its deadline counts from
+/// there.
+fn first_try(item: &WorkItem, events: &[HistoryEntry]) -> Option<Timestamp> {
+    let told = events.first().filter(|event| event.send > 0).map(|event| event.decided);
+    item.first.into_iter().chain(told).min()
 }
 
 /// What a server said last: of a success too.

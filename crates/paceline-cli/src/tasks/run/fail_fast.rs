@@ -467,7 +467,7 @@ const GONE: u16 = 410;
 
 /// What a worker that stays can be told to do.
 const BANNED_WHILE_STAYING: &str = "the host may keep this machine out for a while: send for its items later by `paceline tasks retry`, and \
-                                    start this worker anew to be slower (--limit 1rps)";
+                                    give this host alone a lower limit (a tier with its `host` in paceline.toml)";
 
 /// Whether a host may say so that it keeps the caller out: its items wait, each by itself.
 pub(super) const fn is_shut_to_caller(status: Option<u16>) -> bool {

@@ -1,5 +1,7 @@
 //! The progress of a run on the screen and in the log: a line for each failure, and how far it has come.
 
+mod failed;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,6 +17,7 @@ use terminal_size::{Width, terminal_size_of};
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
+use self::failed::FailedItem;
 use super::fail_fast::FailFast;
 use crate::job_line::JobLine;
 use crate::logging;
@@ -25,6 +28,9 @@ const DRAW_EVERY: Duration = Duration::from_millis(250);
 
 /// How often a log line is written, where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// How often a worker that stays writes one though nothing has changed.
+const QUIET_LINE_EVERY: Duration = Duration::from_secs(600);
 
 /// For so long a failure may be that of a whole host or group before it is told as one of its item.
 const LONGEST_OPEN: Duration = Duration::from_secs(30);
@@ -267,6 +273,7 @@ impl Progress {
             let mut moments = tokio::time::interval(if screen.is_some() { DRAW_EVERY } else { LINE_EVERY });
             // Where the store was away for long, one line is enough.
             moments.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut told = None;
             // The first is at once, and redundant in a short run.
             moments.tick().await;
             loop {
@@ -280,11 +287,25 @@ impl Progress {
                         let (bar, line) = (bar.clone(), text::cut(&line, width.into()));
                         logging::draw(move || bar.with_message(line).tick());
                     }
-                    None => tracing::info!("{line}"),
+                    None if progress.is_news(&mut told) => tracing::info!("{line}"),
+                    None => {}
                 }
             }
         });
         Drawing { task, bar }
+    }
+
+    /// Whether the log is told how far the run has come: while a worker stays, where that has changed since, or long ago.
+    fn is_news(&self, told: &mut Option<([u64; 4], Instant)>) -> bool {
+        let now = self.0.clock.now();
+        let figures = self.figures();
+        let standing = [figures.ended, figures.items, figures.fell_back, figures.failed];
+        let is_known = told.is_some_and(|(known, at)| known == standing && now < at + QUIET_LINE_EVERY);
+        if self.0.stays && is_known {
+            return false;
+        }
+        *told = Some((standing, now));
+        true
     }
 
     /// Others add and remove items meanwhile.
@@ -348,47 +369,6 @@ impl Progress {
 
     fn figures(&self) -> MutexGuard<'_, Figures> {
         self.0.shutdown.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// An item that has failed, unless all of its host or its group do.
-#[derive(Debug)]
-struct FailedItem {
-    key: String,
-    at: Instant,
-    class: Class,
-    status: Option<u16>,
-    code: Option<String>,
-    cause: String,
-    reason: String,
-}
-
-impl FailedItem {
-    fn of(item: &WorkItem, decided: &DecisionRecord, at: Instant) -> Self {
-        let DecisionRecord { failure, reason, .. } = decided;
-        let cause = text::cut(&text::printable(&failure.message), LONGEST_CAUSE);
-        Self {
-            key: item.key.clone(),
-            at,
-            class: failure.class,
-            status: failure.status.filter(|status| !cause.contains(&status.to_string())),
-            code: failure.code.clone(),
-            cause,
-            reason: text::printable(reason.as_deref().unwrap_or(failure.class.as_str())).into_owned(),
-        }
-    }
-
-    /// Tells of it, if it is known whether it waits after all.
-    fn is_told(&self, waits: Option<bool>) -> bool {
-        let Self { key, class, status, code, cause, reason, .. } = self;
-        match waits {
-            None => return false,
-            Some(true) => tracing::debug!(item = key, cause, "failed as all others of its host or group, and waits"),
-            Some(false) => {
-                tracing::error!(item = key, class = class.as_str(), status, code, cause, "failed: {reason}");
-            }
-        }
-        true
     }
 }
 
@@ -468,6 +448,24 @@ mod tests {
         assert!(progress.line().contains("waiting for the learnt rate"), "{}", progress.line());
         tokio::time::sleep(Duration::from_secs(2) + LINE_EVERY).await;
         assert!(!progress.line().contains("waiting"), "{}", progress.line());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_that_stays_writes_a_line_on_a_change_and_seldom_else() {
+        let lines = async |idle| {
+            let clock = WorkClock::starting_at(Timestamp::from_millis(1_700_000_000_000));
+            let policy = SchedulerConfig { idle, ..SchedulerConfig::default() };
+            let progress = Progress::new(false, &StateCounts::default(), &policy, clock);
+            let mut told = None;
+            let mut lines = 0;
+            for n in 0..120 {
+                progress.figures().ended += u64::from(n == 30);
+                lines += u32::from(progress.is_news(&mut told));
+                tokio::time::sleep(LINE_EVERY).await;
+            }
+            lines
+        };
+        assert_eq!((lines(Idle::End).await, lines(Idle::Stay).await), (120, 3));
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,10 +11,13 @@ use super::{Stopped, Why};
 use crate::tasks::closed_scopes::ClosedScope;
 
 /// What is told of a scope whose server fails.
-const FAILING: &str = "its calls fail; one call at a time tests it";
+const FAILING: &str = "its calls fail; one item at a time is tried, and the others wait";
+
+/// ... and of one that fails too seldom for that.
+const FAILING_EACH: &str = "its calls fail; each item is tried again after its own wait";
 
 /// What is told of a scope that does not answer.
-const UNANSWERED: &str = "its calls are not answered, or fail after some that were not; one call at a time, in one of the few places for such, tests it";
+const UNANSWERED: &str = "it does not answer; one item at a time is tried, and the others wait";
 
 /// A shorter hold is none to tell of.
 const SHORT: Duration = Duration::from_secs(1);
@@ -38,7 +41,12 @@ impl Stopped {
             let Some((until, cause)) = hold.filter(|(until, _)| *until > now + SHORT) else {
                 let hangs = scope.answers == ScopeAnswers::Missing;
                 if hangs || scope.failing_since.or(scope.no_success_since).is_some() {
-                    let reason = if hangs { UNANSWERED } else { FAILING }.to_owned();
+                    let reason = match scope.failing_since {
+                        _ if hangs => UNANSWERED,
+                        Some(_) => FAILING,
+                        None => FAILING_EACH,
+                    };
+                    let reason = reason.to_owned();
                     let places = hangs.then_some(scope.concurrency.in_flight);
                     let (name, why) = (scope.name.to_string(), Some(Why::Failing));
                     closed.push(ClosedScope { name, why, reason, places, ..ClosedScope::default() });
