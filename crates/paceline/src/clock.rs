@@ -16,6 +16,12 @@ const ORIGIN: Instant = Instant::from_nanos(400 * 86_400 * 1_000_000_000);
 /// millionths.
 const BELIEVED: u64 = 100_000_000;
 
+/// Two readings of clocks that are apart by less, in nanoseconds, are of one time.
+const AT_ONCE: u64 = 10_000;
+
+/// How often both clocks are read for that.
+const TRIES: u32 = 8;
+
 /// For so long after it asked, in nanoseconds, the clock takes the machine not to have slept: callers ask several times a call.
 const AWAKE: u64 = 1_000_000;
 
@@ -65,7 +71,7 @@ impl Clock {
             shown: AtomicU64::new(0),
             asked_at: AtomicU64::new(u64::MAX - AWAKE),
         };
-        clock.set(0);
+        clock.set();
         clock
     }
 
@@ -77,17 +83,32 @@ impl Clock {
             let now = counted.wrapping_add(self.ahead.load(Ordering::Relaxed));
             return Instant::from_nanos(now.max(self.shown.load(Ordering::Relaxed)));
         }
-        self.set(counted)
+        self.set().0
     }
 
     fn counted(&self) -> u64 {
         self.counter.delta_as_nanos(self.begun, self.counter.raw())
     }
 
-    /// Sets the counter by Tokio's clock, where that is the real time. Returns the time.
+    /// How long it was since the origin by Tokio's clock, and what the counter showed then. Where the thread was interrupted
+    /// between the two, both are read again, and at last the counter is the later one: the clock may be late, and never early.
+    fn read_both(&self) -> (Duration, u64) {
+        let mut tries = 1;
+        loop {
+            let before = self.counted();
+            let awake = tokio_now().saturating_duration_since(self.origin);
+            let counted = self.counted();
+            if counted.wrapping_sub(before) < AT_ONCE || tries == TRIES {
+                return (awake, counted);
+            }
+            tries += 1;
+        }
+    }
+
+    /// Sets the counter by Tokio's clock, where that is the real time. Returns the time, and whether it is.
     #[cold]
-    fn set(&self, counted: u64) -> Instant {
-        let awake = tokio_now().saturating_duration_since(self.origin);
+    fn set(&self) -> (Instant, bool) {
+        let (awake, counted) = self.read_both();
         let now = ORIGIN + awake + Duration::from_nanos(self.suspended.load(Ordering::Relaxed));
         let set_at = self.set_at.load(Ordering::Acquire);
         let latest = set_at.wrapping_add(BELIEVED);
@@ -95,9 +116,10 @@ impl Clock {
         let shown = believed.wrapping_add(self.ahead.load(Ordering::Relaxed));
         let shown = shown.max(self.shown.fetch_max(shown, Ordering::Relaxed));
         self.ahead.store(now.as_nanos().wrapping_sub(counted), Ordering::Relaxed);
-        let believed = if self.is_real() { counted } else { counted.wrapping_sub(BELIEVED) };
+        let is_real = self.is_real();
+        let believed = if is_real { counted } else { counted.wrapping_sub(BELIEVED) };
         self.set_at.store(believed, Ordering::Release);
-        now.max(Instant::from_nanos(shown))
+        (now.max(Instant::from_nanos(shown)), is_real)
     }
 
     fn is_real(&self) -> bool {
@@ -131,8 +153,7 @@ impl Clock {
         }
         let suspended = suspended_since_boot().saturating_sub(self.suspended_before);
         self.suspended.fetch_max(u64::try_from(suspended.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
-        self.set(counted);
-        let is_real = self.set_at.load(Ordering::Relaxed) == counted;
+        let (_, is_real) = self.set();
         self.asked_at.store(if is_real { counted } else { counted.wrapping_sub(AWAKE) }, Ordering::Relaxed);
     }
 }
