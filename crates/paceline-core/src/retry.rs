@@ -156,13 +156,13 @@ fn bound(config: &Retry, tried: &Tried, class: Class, counted: Counted) -> Optio
 
 /// What is known of an item that may test a server which was left alone for refusals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum RefusedBefore {
     /// Neither the item nor its address was refused.
     No,
     /// Other items of its address were.
     OthersOfItsAddress,
     /// The item itself was.
-    Before,
+    Itself,
     /// It was the last that was.
     Last,
 }
@@ -170,12 +170,12 @@ pub enum Refused {
 /// For how long an item lets others go first that may test a server in its place, as one sits out that has probed a failing
 /// server: what refuses one item always must not keep out the others. None where it may go at once.
 #[must_use]
-pub const fn sits_out_test(refused: Refused) -> Option<Duration> {
+pub const fn sits_out_test(refused: RefusedBefore) -> Option<Duration> {
     match refused {
-        Refused::No => None,
-        Refused::OthersOfItsAddress => Some(OTHERS_FIRST),
-        Refused::Before => Some(OTHERS_FIRST.saturating_mul(2)),
-        Refused::Last => Some(OTHERS_FIRST.saturating_mul(3)),
+        RefusedBefore::No => None,
+        RefusedBefore::OthersOfItsAddress => Some(OTHERS_FIRST),
+        RefusedBefore::Itself => Some(OTHERS_FIRST.saturating_mul(2)),
+        RefusedBefore::Last => Some(OTHERS_FIRST.saturating_mul(3)),
     }
 }
 
@@ -329,7 +329,8 @@ mod tests {
 
     #[test]
     fn who_was_refused_tests_a_server_after_the_others() {
-        let order = [Refused::No, Refused::OthersOfItsAddress, Refused::Before, Refused::Last].map(sits_out_test);
+        let order = [RefusedBefore::No, RefusedBefore::OthersOfItsAddress, RefusedBefore::Itself, RefusedBefore::Last]
+            .map(sits_out_test);
         assert!(order.is_sorted() && order[0].is_none(), "{order:?}");
     }
 

@@ -22,6 +22,10 @@ use crate::record::{BATCH, PRIORITIES, priority_name};
 /// The type of the page, for its header field.
 pub(crate) const CONTENT_TYPE: &str = TEXT_FORMAT;
 
+/// The gauges of the certificate that clients are shown.
+const VALID_FROM: &str = "paceline_certificate_valid_from_seconds";
+const VALID_UNTIL: &str = "paceline_certificate_valid_until_seconds";
+
 /// So many scopes of an upstream have series of their own: clients choose the names, and each series costs Prometheus memory.
 const MOST_SCOPES: usize = 200;
 
@@ -236,10 +240,12 @@ pub(crate) fn page(
     registry.register(Box::new(turned_away.0.clone()))?;
     conditions.register(&registry)?;
     if let Some((from, until)) = valid {
-        let from = ("from", "From when on the certificate is valid that clients are shown: seconds since 1970", from);
-        let until = ("until", "Until when the certificate is valid that clients are shown: seconds since 1970", until);
-        for (end, help, at) in [from, until] {
-            let gauge = Gauge::new(format!("paceline_certificate_valid_{end}_seconds"), help)?;
+        let from =
+            (VALID_FROM, "From when on the certificate is valid that clients are shown: seconds since 1970", from);
+        let until =
+            (VALID_UNTIL, "Until when the certificate is valid that clients are shown: seconds since 1970", until);
+        for (name, help, at) in [from, until] {
+            let gauge = Gauge::new(name, help)?;
             gauge.set((at.as_millis() / 1_000) as f64);
             registry.register(Box::new(gauge))?;
         }

@@ -164,7 +164,7 @@ fn away(upstream: &Backend, wait: Duration) -> Refusal {
     refusal.after(wait).for_limit("a wait that the provider has told this client alone".to_owned())
 }
 
-/// Nothing leaves. When the store of the fleet answers again is not known, but when it has lost what it knew, how long that counts.
+/// Nothing leaves. When the store of the fleet answers again is not known; how long what it has lost counts is.
 fn without_store(upstream: &Backend, WithoutShare { words: why, wait }: &WithoutShare) -> Refusal {
     let (name, waiting) = (upstream.name(), upstream.waiting.count());
     let message = format!(

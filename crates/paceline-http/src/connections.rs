@@ -8,7 +8,7 @@ use reqwest::{Body, Client, ClientBuilder, Method, Response, redirect};
 #[cfg(feature = "config")]
 use crate::connecting::Hosts;
 use crate::no_answer::{HasAnswered, LARGEST_HEAD};
-use crate::sender::SenderConfig;
+use crate::sender_config::SenderConfig;
 
 /// The client that calls go through, and the one that takes its place.
 pub(crate) struct Connections {

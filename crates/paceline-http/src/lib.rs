@@ -71,6 +71,7 @@ mod reached;
 mod receive;
 mod redirect;
 mod sender;
+mod sender_config;
 mod shortage;
 
 pub use exchange::{Call, Exchange, is_unknown};
@@ -87,7 +88,8 @@ pub use profiles::{
 pub use ratios::TokenRatios;
 pub use reached::client_to;
 pub use receive::{LARGEST_ANSWER, receive};
-pub use sender::{Sender, SenderConfig};
+pub use sender::Sender;
+pub use sender_config::SenderConfig;
 pub use shortage::Shortage;
 
 /// The samples of docs/profiles.md compile.

@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use crate::cut::Cut;
 use crate::memory::{AnswerMemory, Memory};
 use crate::no_answer::NoAnswer;
-use crate::sender::SenderConfig;
+use crate::sender_config::SenderConfig;
 
 /// 32 MiB: more than any answer of a language model.
 pub const LARGEST_ANSWER: usize = 32 << 20;

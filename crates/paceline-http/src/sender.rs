@@ -1,7 +1,5 @@
 //! One call under a permit: sends it, receives the whole answer, and reports its outcome to the pacer.
 
-mod config;
-
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +15,6 @@ use paceline_providers::table::Scope;
 use paceline_providers::{Dialect, Reading, TokenRatio, collect, comes_in_parts, join_url, path_of};
 use reqwest::{ClientBuilder, Url};
 
-pub use self::config::SenderConfig;
 use crate::call_log::log;
 use crate::connections::{Connections, built};
 use crate::cut::{Cut, as_read};
@@ -33,6 +30,7 @@ use crate::ratios::TokenRatios;
 use crate::reached::install_tls;
 use crate::receive::{Received, receive_until, until};
 use crate::redirect::not_followed;
+use crate::sender_config::SenderConfig;
 use crate::shortage::Shortage;
 
 /// Sends calls to one API, each under a permit. Connections are kept and shared.

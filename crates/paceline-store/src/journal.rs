@@ -441,7 +441,7 @@ impl Journal {
         self.writer.query(move |conn| scope::waits_in(conn, &scope))
     }
 
-    /// The status and code with which most waiting items of the scope were refused last, or that had one of these `codes`; or none.
+    /// The status and code with which most waiting items of the scope were refused last, or had one of these `codes`; or none.
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).

@@ -1,5 +1,6 @@
 //! The certificate that clients are shown: that it ends soon is told once a day, and once that it has ended.
 
+use std::path::Path;
 use std::time::Duration;
 
 use paceline::clock;
@@ -44,8 +45,9 @@ pub(super) fn amiss(validity: Validity) -> Option<String> {
     }
 }
 
-/// Tells of it for as long as it is polled. What a start has told is not told again that day.
-pub(super) async fn watch(gateway: &Gateway, file: &str) {
+/// Tells of the certificate in that file for as long as it is polled. What a start has told is not told again that day.
+pub(super) async fn watch(gateway: &Gateway, file: Option<&Path>) {
+    let Some(file) = file.map(|file| file.display().to_string()) else { return std::future::pending().await };
     let mut told = Told::default();
     let now = clock::wall();
     told.is_news(gateway.certificate_validity(now), now);

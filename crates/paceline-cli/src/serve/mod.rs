@@ -89,10 +89,7 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
         let Some((listener, _)) = metrics else { return std::future::pending().await };
         gateway.serve_metrics(listener).await;
     };
-    let certificate = async {
-        let Some(file) = &flags.tls_cert else { return std::future::pending().await };
-        certificate::watch(&gateway, &file.display().to_string()).await
-    };
+    let certificate = certificate::watch(&gateway, flags.tls_cert.as_deref());
     let folder = upstreams.folder().map(|folder| folder.place.clone());
     let lifts = lift_holds::follow(folder.as_deref(), &gateway);
     let reloads = async {
@@ -117,10 +114,7 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     tokio::select! {
         ((), ()) = async { tokio::join!(gateway.serve(listener, ends), end_batches) } => {}
         () = signals.second() => tracing::warn!("answers under way were cut off by the second signal"),
-        () = metrics => unreachable!("it goes on for as long as it is polled"),
-        _ = async { tokio::join!(usage.keep(&gateway), lifts, certificate) } => {
-            unreachable!("all of them go on for as long as they are polled")
-        }
+        _ = async { tokio::join!(usage.keep(&gateway), lifts, certificate, metrics) } => unreachable!("they go on while polled"),
         () = reloads => unreachable!("it goes on for as long as it is polled"),
     }
     usage.save(&gateway.clients());

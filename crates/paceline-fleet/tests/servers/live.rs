@@ -191,7 +191,7 @@ async fn no_window_holds_more_than_its_limit_in_a_bad_network_and_over_a_failove
     processes.into_iter().for_each(Process::kill);
 }
 
-/// For less than the time after which a request fails; from then on each reply comes for the request before it, or an earlier one.
+/// For less than the time after which a request fails: from then on each reply comes for an earlier request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fleet_goes_on_where_some_replies_were_lost_and_the_others_come_on_the_same_connection() {
     let server = RedisServer::start(&[]);

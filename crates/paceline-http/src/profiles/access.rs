@@ -21,7 +21,8 @@ use super::proxy::may_be_proxied;
 use crate::connecting::InTurn;
 use crate::gateway::LONGEST_HOLD;
 use crate::reached::{client_to, install_tls, speaks_no_tls};
-use crate::sender::{Sender, SenderConfig};
+use crate::sender::Sender;
+use crate::sender_config::SenderConfig;
 
 /// Why the configured address, certificates or proxy cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -234,18 +234,7 @@ impl Service {
 
     /// Takes a batch, and begins with it. One that was taken already under the same idempotency key is that batch.
     pub(super) fn create(self: &Arc<Self>, order: Order) -> Result<Batch, ApiError> {
-        order
-            .served
-            .format(&order.endpoint, self.clients())
-            .map_err(|message| ApiError::invalid("endpoint", message))?;
-        let clients = self.clients();
-        if order.metadata.iter().flatten().any(|(name, text)| [name, text].iter().any(|text| clients.have_key_in(text)))
-        {
-            return Err(ApiError::invalid(
-                "metadata",
-                "a key of a client stands in it, which others see: leave it out",
-            ));
-        }
+        self.check(&order)?;
         // Under this lock no file is deleted that a batch reads, and none is asked for twice.
         let mut batches = self.batches();
         if let Some(key) = &order.idempotency_key
@@ -307,6 +296,20 @@ impl Service {
         drop(batches);
         self.begin(&batch.id);
         Ok(batch)
+    }
+
+    /// Its endpoint is one of the upstream, and others see no key of a client in what it names.
+    fn check(&self, order: &Order) -> Result<(), ApiError> {
+        let clients = self.clients();
+        let format = order.served.format(&order.endpoint, Arc::clone(&clients));
+        format.map_err(|message| ApiError::invalid("endpoint", message))?;
+        let has_key = |(name, text): (&String, &String)| clients.have_key_in(name) || clients.have_key_in(text);
+        match order.metadata.iter().flatten().any(has_key) {
+            true => {
+                Err(ApiError::invalid("metadata", "a key of a client stands in it, which others see: leave it out"))
+            }
+            false => Ok(()),
+        }
     }
 
     fn begin(self: &Arc<Self>, id: &str) {

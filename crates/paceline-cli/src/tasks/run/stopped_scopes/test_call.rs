@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use paceline_core::WaitCause;
-use paceline_core::retry::{Refused, sits_out_test};
+use paceline_core::retry::{RefusedBefore, sits_out_test};
 use paceline_store::work::{StartDelay, WorkItem};
 
 use super::StoppedScopes;
@@ -38,10 +38,12 @@ impl StoppedScopes {
         let Some((scope, stop)) = stopped.suspects.get_key_value(scope) else { return Ok(None) };
         let scope = Arc::clone(scope);
         let refused = match &stop.refusals {
-            refusals if refusals.last.as_deref() == Some(&*item.key) => Refused::Last,
-            _ if item.last.as_ref().is_some_and(|last| last.class.is_final() || last.unexpected) => Refused::Before,
-            refusals if refusals.address.as_deref() == Some(address) => Refused::OthersOfItsAddress,
-            _ => Refused::No,
+            refusals if refusals.last.as_deref() == Some(&*item.key) => RefusedBefore::Last,
+            _ if item.last.as_ref().is_some_and(|last| last.class.is_final() || last.unexpected) => {
+                RefusedBefore::Itself
+            }
+            refusals if refusals.address.as_deref() == Some(address) => RefusedBefore::OthersOfItsAddress,
+            _ => RefusedBefore::No,
         };
         let Some(stop) = stopped.suspects.get_mut(&scope) else { return Ok(None) };
         if let Some(after) = sits_out_test(refused)
