@@ -10,6 +10,10 @@ use prometheus::{Gauge, IntCounter, IntCounterVec, Opts, Registry};
 
 use crate::server::Gateway;
 
+/// The gauges of the certificate that clients are shown.
+pub(crate) const VALID_FROM: &str = "paceline_certificate_valid_from_seconds";
+pub(crate) const VALID_UNTIL: &str = "paceline_certificate_valid_until_seconds";
+
 /// What a program tells of itself. A clone tells of the same.
 #[derive(Clone, Debug, Default)]
 pub struct Conditions(Arc<Told>);

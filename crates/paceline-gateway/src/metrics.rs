@@ -16,15 +16,11 @@ use prometheus::{
 
 use crate::backend::{Backend, OTHER};
 use crate::clients::Clients;
-use crate::conditions::Conditions;
+use crate::conditions::{Conditions, VALID_FROM, VALID_UNTIL};
 use crate::record::{BATCH, PRIORITIES, priority_name};
 
 /// The type of the page, for its header field.
 pub(crate) const CONTENT_TYPE: &str = TEXT_FORMAT;
-
-/// The gauges of the certificate that clients are shown.
-const VALID_FROM: &str = "paceline_certificate_valid_from_seconds";
-const VALID_UNTIL: &str = "paceline_certificate_valid_until_seconds";
 
 /// So many scopes of an upstream have series of their own: clients choose the names, and each series costs Prometheus memory.
 const MOST_SCOPES: usize = 200;
