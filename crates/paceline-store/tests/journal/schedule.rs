@@ -412,6 +412,12 @@ fn a_note_goes_with_the_item_whose_call_has_not_left() {
     leaves(&journal, 1);
     wait(|reply| journal.release(0, None, reply)).unwrap();
     assert_eq!(noted(&journal), [1]);
+    let dead = job.copy();
+    let (resumed, _) = dead.resume();
+    assert_eq!(resumed.sums().unwrap().totals.abandoned, 1);
+    resumed.claim_now(NOW, 2).unwrap();
+    wait(|reply| resumed.release(1, None, reply)).unwrap();
+    assert_eq!(noted(&resumed), [1]);
 }
 
 fn noted(journal: &Journal) -> Vec<u64> {
