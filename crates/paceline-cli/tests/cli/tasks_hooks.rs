@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use paceline_store::work::{NewItem, State};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::{Reply, Server};
 use crate::tasks_alike::tasks;
@@ -54,6 +54,24 @@ fn a_customer_that_is_gone_stops_no_other_of_its_host() {
     let Ran { code, summary, log } = run(&store, &server, &[]);
     assert_eq!((code, &summary["succeeded"], &summary["deferred"]), (3, &json!(10), &json!(5)), "{log}");
     assert_eq!(server.count(), 4 + 3 + 6, "{log}");
+    let (address, host) = (format!("{}/a", server.url()), server.url().replace("http://", ""));
+    let (_, report) = tasks(&store, "work.db", &["report", "--json"]);
+    let report: Value = serde_json::from_str(&report).expect("JSON");
+    let scope = &report["scopes"][0];
+    assert_eq!(
+        (&scope["name"], &scope["host"], &scope["last_refused"]),
+        (&json!(address), &json!(host), &json!("gone-2"))
+    );
+    let told = shown(&store, &["show", "gone-4"]);
+    assert!(told.contains(&format!("{address} is stopped since ")) && told.contains("the last was gone-2"), "{told}");
+    for (start, tested) in ["gone-3", "gone-4"].into_iter().enumerate() {
+        let calls = server.count();
+        let Ran { log, .. } = run(&store, &server, &[]);
+        assert_eq!(server.count(), calls + 1, "{log}");
+        assert_eq!(server.arrivals()[calls].item, tested, "start {start}: {log}");
+    }
+    let Ran { log, .. } = run(&store, &server, &[]);
+    assert_ne!(server.arrivals().last().map(|arrival| arrival.item.clone()), Some("gone-4".to_owned()), "{log}");
 }
 
 /// A firewall refuses some bodies: the next start tests the host by another event than one that was refused.

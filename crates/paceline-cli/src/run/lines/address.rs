@@ -7,7 +7,7 @@ use http::Uri;
 use paceline_config::Upstream;
 use paceline_providers::secrets::{SECRET, hidden, is_secret_name, looks_random};
 use paceline_providers::table::Scope;
-use paceline_providers::{below, origin, path_of};
+use paceline_providers::{below, join_url, origin, path_of};
 
 /// Where lines may lead.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +38,14 @@ impl Addresses {
             let around: Vec<_> = error.split(&*url).map(hidden).collect();
             if url.is_empty() { hidden(&error).into_owned() } else { around.join(&shown(&url)) }
         })
+    }
+
+    /// The whole address of what [`of_line`](Self::of_line) has made a path, as a line may name it.
+    pub(crate) fn whole<'a>(&self, url: &'a str) -> Cow<'a, str> {
+        match url.starts_with('/') {
+            true => join_url(self.api.as_ref().unwrap_or(&self.base), url).into(),
+            false => url.into(),
+        }
     }
 
     /// Whether an address is of a host that is only called where hosts are paced one by one.
@@ -361,8 +369,7 @@ mod tests {
             ("http://[::1]:9/x", "http://[::1]:9", "/x"),
         ] {
             assert_eq!(path(url, base).as_deref(), Some(expected), "{url} below {base}");
-            let (joined, url) =
-                (paceline_providers::join_url(base, expected), url.to_ascii_lowercase().replace(":443", ""));
+            let (joined, url) = (join_url(base, expected), url.to_ascii_lowercase().replace(":443", ""));
             assert_eq!(joined, url, "it leads back to where it came from");
         }
     }

@@ -187,7 +187,7 @@ impl Requests {
             return StartDecision::Never(held_as_killed(unknown, &task));
         }
         let scope = permits.scope(&ready.scope);
-        let address = address_of(&ready.call.method, &ready.call.url, task.key());
+        let address = address_of(&ready.call.method, &self.addresses.whole(&ready.call.url), task.key());
         let reopen = || {
             permits.test_again(&scope);
             fail_fast.reopen_scope(&ready.scope);
