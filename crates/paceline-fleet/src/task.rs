@@ -276,8 +276,7 @@ impl Task {
         let until = why.as_ref().and_then(|why| why.until);
         if let (Some(why), Some(until), false) = (&why, until, self.has_told_loss) {
             let now = self.limiter.now();
-            let wait = until.saturating_since(now).as_millis() as i64;
-            let until = paceline::Timestamp::from_millis(paceline::clock::wall().as_millis().saturating_add(wait));
+            let until = paceline::clock::wall() + until.saturating_since(now);
             tracing::error!(until = %until, "{} (the store on {})", why.sentence(now), self.store.server());
         } else if self.has_told_loss && until.is_none() {
             tracing::info!("the store of the fleet on {} gives this process a share again", self.store.server());

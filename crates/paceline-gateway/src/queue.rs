@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::StatusCode;
-use paceline::{Admit, Class, Cost, Error, GiveUp, MaxWait, Permit, Timestamp, WaitCause, Within, clock};
+use paceline::{Admit, Class, Cost, Error, GiveUp, MaxWait, Permit, WaitCause, Within, clock};
 use paceline_core::format_duration;
 use tokio::time::timeout;
 
@@ -60,14 +60,9 @@ impl Backend {
     pub(crate) fn without_share(&self) -> Option<WithoutShare> {
         let (now, why) = (self.limiter().now(), self.limiter().fleet()?.without_share()?);
         let wait = why.until.map(|until| until.saturating_since(now));
-        let until = wait.map(|wait| format!(" (until {})", in_wall_time(wait))).unwrap_or_default();
+        let until = wait.map(|wait| format!(" (until {})", clock::wall() + wait)).unwrap_or_default();
         Some(WithoutShare { words: why.sentence(now) + &until, wait })
     }
-}
-
-/// The time after that wait.
-fn in_wall_time(wait: Duration) -> Timestamp {
-    Timestamp::from_millis(clock::wall().as_millis().saturating_add(wait.as_millis() as i64))
 }
 
 /// A permit, once the request may leave, unless it would take longer than is left. `last` is the class of its last call.
@@ -155,7 +150,7 @@ pub(crate) fn too_long(
 /// The provider refused the client, or told it to wait, and no one else.
 fn away(upstream: &Backend, wait: Duration) -> Refusal {
     let (name, time) = (upstream.name(), format_duration(wait));
-    let until = in_wall_time(wait);
+    let until = clock::wall() + wait;
     let message = format!(
         "upstream {name}: the request must wait {time} more, for the provider has refused this client, or told it to wait, until {until}, and \
          its deadline is sooner; send it later"

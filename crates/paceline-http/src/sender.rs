@@ -166,8 +166,7 @@ impl Sender {
     ) -> Exchange {
         let retries = || permit.retries_left();
         let cut = Cut::default();
-        let observe = |limits: &[LimitReport]| {
-            let mut limits = limits.to_vec();
+        let observe = |mut limits: Vec<LimitReport>| {
             announced(&mut limits);
             permit.observe_limits(&limits);
         };
@@ -207,7 +206,7 @@ impl Sender {
     /// One send of a call as the operation of [`Limiter::run`], which takes the permit and reports the outcome.
     #[cfg(feature = "config")]
     pub(crate) async fn send_within(&self, limiter: &Limiter, scope: &Arc<str>, item: u64, call: &Call) -> Ended {
-        let observe = |limits: &[LimitReport]| limiter.observe_limits(limits);
+        let observe = |limits: Vec<LimitReport>| limiter.observe_limits(&limits);
         let retries = || limiter.retries_left().unwrap_or_default();
         let (received, passed, latency) =
             self.transmit(call, retries, std::future::pending(), observe, &Cut::default()).await;
@@ -232,7 +231,7 @@ impl Sender {
         call: &Call,
         retries: impl FnOnce() -> u32,
         given_up: impl Future<Output = ()>,
-        observe: impl Fn(&[LimitReport]),
+        observe: impl Fn(Vec<LimitReport>),
         cut: &Cut,
     ) -> (Result<Received, NoAnswer>, Passed, Duration) {
         let sent = self.clock.now();
@@ -299,7 +298,7 @@ impl Sender {
         call: &Call,
         headers: HeaderMap,
         leaving: &Leaving,
-        observe: impl Fn(&[LimitReport]),
+        observe: impl Fn(Vec<LimitReport>),
         cut: &Cut,
     ) -> Result<Received, NoAnswer> {
         // A future is as large as all that it waits for, and is copied as a whole at each level above: this one is not.
@@ -318,7 +317,7 @@ impl Sender {
         call: &Call,
         headers: HeaderMap,
         leaving: &Leaving,
-        observe: impl Fn(&[LimitReport]),
+        observe: impl Fn(Vec<LimitReport>),
         cut: &Cut,
     ) -> Result<Received, NoAnswer> {
         let (timeout, gateway, is_own) = (self.config.timeout, self.gateway(call), call.url.starts_with('/'));
@@ -350,7 +349,7 @@ impl Sender {
         self.secrets.remove_from_headers(response.headers_mut());
         cut.came(self.link.passed(response.headers(), gateway.is_some(), || self.own_address(call)));
         if gateway.is_none() && response.status().is_success() {
-            observe(&self.config.dialect.announced(response.headers(), clock::wall()));
+            observe(self.config.dialect.announced(response.headers(), clock::wall()));
         }
         let redirect = not_followed(&response, || self.carries_key(call), self.may_name_hosts(call));
         let coming = receive_until(&self.clock, deadline, response, &self.config, &self.memory, cut);

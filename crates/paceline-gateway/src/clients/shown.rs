@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use http::{HeaderMap, HeaderValue, Request};
+use http::{HeaderMap, HeaderName, Request};
 
 use super::hash::KeyHash;
 use crate::headers::letters_of;
@@ -18,21 +18,22 @@ pub(super) fn remove_keys<Body, Of>(clients: &BTreeMap<KeyHash, Of>, request: &m
     let shows = |text: &str| key.is_some_and(|key| shows(text, key)) || has_a_whole_key(clients, text);
     query::remove(request.uri_mut(), |name, value| shows(name) || shows(value));
     let letters: String = key.unwrap_or_default().chars().filter(char::is_ascii_alphanumeric).collect();
-    let headers = request.headers_mut();
-    let with_key = headers.iter().filter(|(name, value)| {
-        shows(&String::from_utf8_lossy(value.as_bytes()))
+    remove_where(request.headers_mut(), |name, value| {
+        shows(value)
             || (letters.len() >= LEAST_WITHIN
                 && name.as_str().len() > letters.len()
                 && letters_of(name).contains(&letters))
     });
-    let with_key: Vec<_> = with_key.map(|(name, _)| name.clone()).collect();
-    with_key.iter().for_each(|name| drop(headers.remove(name)));
 }
 
 /// Removes the header fields that have a key of a client in their value, of the line of a batch.
 pub(super) fn remove_fields<Of>(clients: &BTreeMap<KeyHash, Of>, headers: &mut HeaderMap) {
-    let shows = |value: &HeaderValue| has_a_key(clients, &String::from_utf8_lossy(value.as_bytes()));
-    let with_key: Vec<_> = headers.iter().filter(|(_, value)| shows(value)).map(|(name, _)| name.clone()).collect();
+    remove_where(headers, |_, value| has_a_key(clients, value));
+}
+
+fn remove_where(headers: &mut HeaderMap, shows: impl Fn(&HeaderName, &str) -> bool) {
+    let with_key = headers.iter().filter(|(name, value)| shows(name, &String::from_utf8_lossy(value.as_bytes())));
+    let with_key: Vec<_> = with_key.map(|(name, _)| name.clone()).collect();
     with_key.iter().for_each(|name| drop(headers.remove(name)));
 }
 
@@ -85,7 +86,7 @@ pub(super) fn misplaced(place: &str) -> Refusal {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderName;
+    use http::HeaderValue;
 
     use super::*;
     use crate::clients::Clients;

@@ -47,6 +47,9 @@ pub(crate) struct Format {
     clients: Arc<Clients>,
 }
 
+/// Why a text is refused that others see.
+pub(crate) const SHOWS_A_KEY: &str = "a key of a client stands in it, which others see: leave it out";
+
 /// Why an input is read in its form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
@@ -230,8 +233,7 @@ impl Format {
         let (id, model) = (line.custom_id.to_string(), line.model.as_deref());
         for (what, text) in [("custom_id", Some(&*id)), ("model", model)] {
             if text.is_some_and(|text| self.clients.have_key_in(text)) {
-                let message = "a key of a client stands in it, which others see: leave it out".to_owned();
-                return Err(Fault::new("invalid_body", Some(what), message));
+                return Err(Fault::new("invalid_body", Some(what), SHOWS_A_KEY.to_owned()));
             }
         }
         Ok(())

@@ -23,7 +23,7 @@ use super::job;
 use super::object::{Batch, Ours, RequestCounts, Status, now};
 use crate::account::make_private;
 use crate::run::lines::address::Addresses;
-use crate::run::lines::format::Format;
+use crate::run::lines::format::{Format, SHOWS_A_KEY};
 use crate::serve::whole_file;
 
 /// The folder of the batches themselves.
@@ -305,9 +305,7 @@ impl Service {
         format.map_err(|message| ApiError::invalid("endpoint", message))?;
         let has_key = |(name, text): (&String, &String)| clients.have_key_in(name) || clients.have_key_in(text);
         match order.metadata.iter().flatten().any(has_key) {
-            true => {
-                Err(ApiError::invalid("metadata", "a key of a client stands in it, which others see: leave it out"))
-            }
+            true => Err(ApiError::invalid("metadata", SHOWS_A_KEY)),
             false => Ok(()),
         }
     }
