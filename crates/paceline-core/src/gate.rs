@@ -58,6 +58,10 @@ const PART: u32 = 8;
 /// ... and no longer than so many times the longest wait of our own choice.
 const MOST: u32 = 2;
 
+/// Refusals do not all take the same time. Where a canary is refused later than usual, others must not have left behind it, and the closure
+/// must not begin anew: this part of the time that the gate has been closed is waited, where that is longer. It costs no more than itself.
+const PATIENCE: u32 = 32;
+
 /// The gate of one scope.
 #[derive(Clone, Debug)]
 pub(crate) struct Gate {
@@ -98,10 +102,13 @@ impl Gate {
         }
     }
 
-    /// `silence`: a canary that has not been refused for so long opens the gate by [`Gate::silent`].
+    /// `silence`: a canary that has not been refused for so long opens the gate by [`Gate::silent`], unless the gate has been closed
+    /// for long.
     pub(crate) fn admit(&self, now: Instant, silence: Option<Duration>) -> Admit {
         match (self.door, silence) {
-            (Door::Canary { sent, .. }, Some(silence)) => Admit::at(sent + silence, now, || WaitCause::Canary),
+            (Door::Canary { sent, .. }, Some(silence)) => {
+                Admit::at(self.passes_by_silence(sent, silence), now, || WaitCause::Canary)
+            }
             (Door::Canary { .. }, None) => Admit::OnRelease { cause: WaitCause::Canary },
             (Door::Open | Door::HalfOpen, _) => Admit::at(self.until, now, || WaitCause::Gate { cause: self.cause }),
         }
@@ -158,7 +165,7 @@ impl Gate {
     /// When [`silent`](Self::silent) or [`reopens`](Self::reopens) has something to do next.
     pub(crate) fn next_change(&self, silence: Option<Duration>) -> Option<Instant> {
         let canary = match (self.door, silence) {
-            (Door::Canary { sent, .. }, Some(silence)) => Some(sent + silence),
+            (Door::Canary { sent, .. }, Some(silence)) => Some(self.passes_by_silence(sent, silence)),
             _ => None,
         };
         [canary, self.closed.then_some(self.until)].into_iter().flatten().min()
@@ -237,9 +244,19 @@ impl Gate {
     /// Opens when the canary has not been refused for so long.
     pub(crate) fn silent(&mut self, now: Instant, silence: Duration) -> Option<Reopening> {
         match self.door {
-            Door::Canary { sent, .. } if sent + silence <= now => Some(self.open(sent, sent + silence)),
-            _ => None,
+            Door::Canary { sent, .. } => {
+                let opened = self.passes_by_silence(sent, silence);
+                (opened <= now).then(|| self.open(sent, opened))
+            }
+            Door::Open | Door::HalfOpen => None,
         }
+    }
+
+    /// When a canary that left then has passed, if it is not refused before: `silence` later, or a [part](PATIENCE) of the time for which
+    /// the gate has been closed. A refusal that comes a little late does not open it.
+    fn passes_by_silence(&self, sent: Instant, silence: Duration) -> Instant {
+        let closed = sent.saturating_since(self.since).min(LONGEST_CLOSURE);
+        sent + silence.max(closed / PATIENCE)
     }
 
     /// Opens because the canary of another process was not refused, where the closure is over and no own canary is under way.
@@ -331,6 +348,20 @@ mod tests {
         assert_eq!(gate.silent(at(10), SILENCE), None, "not yet");
         assert_eq!(gate.silent(at(11), SILENCE).map(|it| (it.canary, it.opened)), Some((at(10), at(10) + SILENCE)));
         assert!(gate.is_open());
+    }
+
+    #[test]
+    fn after_a_long_closure_a_refusal_may_take_longer_than_usual() {
+        let mut gate = Gate::new();
+        gate.begins(at(0));
+        gate.close(at(0), Duration::from_secs(4), Duration::from_secs(5), 1.0, None);
+        gate.sent(at(4), 1);
+        assert!(gate.reopens(at(4)));
+        let (usual, passes) = (Duration::from_millis(2), at(4) + Duration::from_millis(125));
+        assert_eq!(gate.admit(at(4), Some(usual)), Admit::At { at: passes, cause: WaitCause::Canary });
+        assert_eq!(gate.next_change(Some(usual)), Some(passes));
+        assert_eq!(gate.silent(at(4) + Duration::from_millis(124), usual), None, "it may still be refused");
+        assert_eq!(gate.silent(passes, usual).map(|it| (it.canary, it.opened)), Some((at(4), passes)));
     }
 
     /// Also where nothing was ever admitted: no call has begun it then, and the clock of a process does not begin at 0.
