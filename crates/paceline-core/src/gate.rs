@@ -60,7 +60,7 @@ const MOST: u32 = 2;
 
 /// Refusals do not all take the same time. Where a canary is refused later than usual, others must not have left behind it, and the closure
 /// must not begin anew: this part of the time that the gate has been closed is waited, where that is longer. It costs no more than itself.
-const PATIENCE: u32 = 32;
+const PATIENCE: u32 = 128;
 
 /// The gate of one scope.
 #[derive(Clone, Debug)]
@@ -357,10 +357,10 @@ mod tests {
         gate.close(at(0), Duration::from_secs(4), Duration::from_secs(5), 1.0, None);
         gate.sent(at(4), 1);
         assert!(gate.reopens(at(4)));
-        let (usual, passes) = (Duration::from_millis(2), at(4) + Duration::from_millis(125));
+        let (usual, passes) = (Duration::from_millis(2), at(4) + Duration::from_micros(31_250));
         assert_eq!(gate.admit(at(4), Some(usual)), Admit::At { at: passes, cause: WaitCause::Canary });
         assert_eq!(gate.next_change(Some(usual)), Some(passes));
-        assert_eq!(gate.silent(at(4) + Duration::from_millis(124), usual), None, "it may still be refused");
+        assert_eq!(gate.silent(at(4) + Duration::from_millis(31), usual), None, "it may still be refused");
         assert_eq!(gate.silent(passes, usual).map(|it| (it.canary, it.opened)), Some((at(4), passes)));
     }
 
