@@ -3,7 +3,7 @@
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName};
 use paceline_http::Call;
-use paceline_providers::{Dialect, is_json};
+use paceline_providers::{Dialect, bounds_are_plain, is_json};
 
 use crate::headers::letters_of;
 
@@ -47,8 +47,8 @@ pub(crate) fn check_coding(call: &Call) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Checks that the body of a call to a model is there, whole, and is JSON, or nothing, or a form with files where an API takes
-/// one. `is_read`: it is there.
+/// Checks that the body of a call to a model is there, whole, and is JSON that bounds its answer alike for every server, or
+/// nothing, or a form with files where an API takes one. `is_read`: it is there.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -64,7 +64,11 @@ pub(crate) fn check_json(call: &Call, path: &str, dialect: &Dialect, is_read: bo
     match &*call.body {
         _ if !is_read => Err("the body of the request is too large to be read here: send a shorter one"),
         [] => Ok(()),
-        body if is_json(body) => Ok(()),
+        body if is_json(body) && bounds_are_plain(body) => Ok(()),
+        body if is_json(body) => Err(
+            "servers read different bounds of the answer in the body of the request: write each of them once (max_tokens, n and the like), \
+                    in its own letters, as a number, and none in extra_body",
+        ),
         _ => Err("the body of the request is no JSON, strictly read (no NaN, no comments): send it as JSON"),
     }
 }
@@ -144,6 +148,7 @@ mod tests {
             ("/v1/responses", &[], b"", false, false),
             ("/v1/responses", &[], br#"{"temperature":NaN}"#, true, false),
             ("/v1/responses", &[], br#"{"a":1,}"#, true, false),
+            ("/v1/responses", &[], br#"{"n":1,"N":100}"#, true, false),
             ("/v1/responses", &[], b"model=m&background=true", true, false),
             ("/v1/responses", &[], br#"{"a":1}{"background":true}"#, true, false),
             ("/v1/responses", form, b"--x\r\n", true, false),

@@ -29,6 +29,7 @@ mod address;
 mod answered;
 mod aws;
 mod body;
+mod bounds;
 mod case;
 mod charge;
 mod collect;
@@ -91,6 +92,7 @@ use paceline_core::Timestamp;
 
 pub use address::{below, host, is_loopback, is_loopback_host, join_url, origin, path_before, path_of, without_dot};
 pub use answered::{is_version_of, model_of_answer};
+pub use bounds::bounds_are_plain;
 pub use charge::SoFar;
 pub use collect::{collect, comes_in_parts};
 pub use dialect::Dialect;

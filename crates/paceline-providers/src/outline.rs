@@ -8,6 +8,7 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 use serde_json::{Map, Value};
 
 use super::address::path_before;
+use super::bounds::{CHOICES, CHOICES_OF_GEMINI, NESTED, OWN};
 use super::prompt::Prompt;
 
 /// Of a pruned value these members are left, ...
@@ -137,23 +138,6 @@ impl Asked {
     /// assert_eq!(longest("/v1/chat/completions", br#"{"max_tokens":"500"}"#), None);
     /// ```
     pub fn longest_answer(&self, path: &str) -> Option<u64> {
-        const OWN: [&str; 6] = [
-            "max_completion_tokens",
-            "max_output_tokens",
-            "max_tokens",
-            "max_gen_len",
-            "max_tokens_to_sample",
-            "maxTokens",
-        ];
-        const NESTED: [(&str, &str); 7] = [
-            ("inferenceConfig", "maxTokens"),
-            ("inferenceConfig", "max_new_tokens"),
-            ("textGenerationConfig", "maxTokenCount"),
-            ("generationConfig", "maxOutputTokens"),
-            ("generationConfig", "max_output_tokens"),
-            ("generation_config", "maxOutputTokens"),
-            ("generation_config", "max_output_tokens"),
-        ];
         let path = path_before(path, b"?#;").trim_end_matches('/');
         let heeded = BOUNDS_OF_PATHS.iter().find(|(end, _)| ends_with(path, end)).map(|(_, keys)| *keys);
         let is_invoke = INVOKE.iter().any(|end| ends_with(path, end));
@@ -174,11 +158,9 @@ impl Asked {
 
     /// How many answers it asks for.
     pub(super) fn choices(&self) -> u64 {
-        let inner = OF_GEMINI.iter().find_map(|key| self.members.get(key));
-        let of_gemini = ["candidateCount", "candidate_count"].iter().map(|key| inner?.get(key));
-        let answers = ["n", "best_of"].iter().map(|key| self.members.get(key)).chain(of_gemini);
-        // Some servers take a text for a number.
-        let count = |answers: &Value| count(answers).or_else(|| answers.as_str()?.trim().parse().ok());
+        let of_gemini = OF_GEMINI.iter().filter_map(|key| self.members.get(key));
+        let of_gemini = of_gemini.flat_map(|inner| CHOICES_OF_GEMINI.iter().map(move |key| inner.get(key)));
+        let answers = CHOICES.iter().map(|key| self.members.get(key)).chain(of_gemini);
         answers.filter_map(|answers| count(answers?)).max().unwrap_or(1).max(1)
     }
 }
@@ -440,6 +422,7 @@ mod tests {
             (r#"{"generation_config":{"max_output_tokens":7,"candidate_count":3}}"#, Some(21)),
             (r#"{"generationConfig":{"maxOutputTokens":7.5,"candidateCount":2}}"#, Some(16)),
             (r#"{"max_tokens":3,"generationConfig":{"maxOutputTokens":7}}"#, Some(7)),
+            (r#"{"max_tokens":3,"generationConfig":{},"generation_config":{"candidateCount":5}}"#, Some(15)),
         ] {
             assert_eq!(Asked::of(body.as_bytes()).bound("/x"), bound, "{body}");
         }

@@ -90,6 +90,10 @@ async fn a_body_that_is_not_read_as_every_server_reads_it_reaches_no_model() {
             &[("content-type", "application/x-www-form-urlencoded")],
             br#"{"model":"m","prompt":"&model=gpt-5&background=true&"}"#.to_vec(),
         ),
+        ("tokens", "/v1/completions", JSON, br#"{"model":"m","prompt":"","max_tokens":9000,"max_tokens":1}"#.into()),
+        ("tokens", "/v1/chat/completions", JSON, br#"{"model":"m","max_tokens":1,"Max_Tokens":9000}"#.into()),
+        ("tokens", "/v1/chat/completions", JSON, br#"{"model":"m","max_tokens":1,"n":"100"}"#.into()),
+        ("tokens", "/models/m:generateContent", JSON, br#"{"generationConfig":{"candidateCount":9},"N":1}"#.into()),
         ("tokens", "/v1/responses", JSON, ASKS.into()),
         ("tokens", "/v1/responses", JSON, ASKS.replace("true", "true,\"background\":false").into()),
         ("tokens", "/v1/responses", JSON, ASKS.replace("true", "false,\"background\":true").into()),
@@ -125,7 +129,7 @@ async fn what_is_usual_still_passes() {
     let (served, seen) = served("").await;
     let (form, long) = (b"--x\r\n\r\na picture\r\n--x--".to_vec(), vec![b'x'; 2 * LARGEST]);
     let long_form = [b"--x\r\n".to_vec(), long].concat();
-    let cases: [Sent<'_>; 10] = [
+    let cases: [Sent<'_>; 11] = [
         ("tokens models", "/v1/responses", JSON, ASKS_NOTHING.into()),
         ("tokens models", "/v1/responses", &[], ASKS_NOTHING.into()),
         ("tokens", "/v1/responses?background=false", JSON, ASKS_NOTHING.into()),
@@ -135,6 +139,7 @@ async fn what_is_usual_still_passes() {
         ("tokens", "/v1/images/edits", FORM, long_form),
         ("tokens", "/v1/images/generations", JSON, br#"{"background":"transparent"}"#.to_vec()),
         ("calls free", "/v1/responses", JSON, ASKS.into()),
+        ("calls models free", "/v1/chat/completions", JSON, br#"{"model":"m","n":"2","n":2}"#.into()),
         ("free", "/v1/things", FORM, form),
     ];
     let count = cases.iter().map(|case| case.0.split(' ').count()).sum::<usize>();
