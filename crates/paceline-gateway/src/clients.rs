@@ -192,12 +192,12 @@ impl Clients {
         self.each().find(|client| *client.name == *name)
     }
 
-    /// The same as one value for each, to be kept: what calls under way have used beyond what they reserved counts too.
+    /// The same as one value for each, to be kept: what calls under way have used beyond what they reserved counts too, and
+    /// nothing of those that have not left.
     pub fn states(&self) -> impl Iterator<Item = (String, LimiterState)> {
         let uses = self.first().map(|client| Arc::clone(&client.uses)).unwrap_or_default();
         self.limiters().map(move |(key, limiter)| {
-            let mut state = limiter.export();
-            uses.add_under_way(&key, &mut state);
+            let state = uses.state_of(&key, limiter);
             (key, state)
         })
     }

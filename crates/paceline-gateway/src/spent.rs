@@ -45,12 +45,15 @@ impl Spent {
     /// What that permit of its client's limiter reserved.
     pub(crate) fn new(permit: Permit, untold: Untold, key: Arc<str>, uses: Arc<Uses>) -> Self {
         let reserved = permit.request().cost;
-        uses.more(&key, &reserved);
+        uses.waits(&key, permit.ticket());
         Self { permit: Some(permit), number: uses.number(), calls: Mutex::default(), key, reserved, untold, uses }
     }
 
-    /// A call leaves to that upstream.
+    /// A call leaves to that upstream: from now on a kill does not forget it.
     pub(crate) fn leaves(&self, upstream: &Arc<Backend>) {
+        if self.permit.as_ref().is_some_and(|permit| self.uses.waits_no_more(&self.key, permit.ticket())) {
+            self.uses.more(&self.key, &self.reserved);
+        }
         self.calls().out = Some((Arc::clone(upstream), upstream.stopwatch.now()));
     }
 
@@ -120,6 +123,7 @@ impl Drop for Spent {
         let given_up = self.lost(true);
         let Calls { answered, .. } = std::mem::take(&mut *self.calls());
         let Some(permit) = self.permit.take() else { return };
+        let ticket = permit.ticket();
         // Whatever the server said: the limits of a client count what it asks for, and slow down for no failure.
         let (class, usage) = match answered {
             // It may have been done, and nothing tells what it cost.
@@ -128,6 +132,7 @@ impl Drop for Spent {
             Some(Answered { used, succeeded: false }) => (Class::Invalid, used),
             None => {
                 permit.withdraw();
+                self.uses.waits_no_more(&self.key, ticket);
                 return self.uses.ends(self.number);
             }
         };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use paceline_core::{
     Admit, ConfigError, FleetSnapshot, Instant, LimitReport, MaxWait, NewerState, Pacer, PacerConfig, PauseCause,
-    Request, ScopeAnswers, ScopeId, ScopeSnapshot, ScopeState, Snapshot,
+    Request, ScopeAnswers, ScopeId, ScopeSnapshot, ScopeState, Snapshot, Ticket,
 };
 #[cfg(feature = "http")]
 use paceline_providers::{Dialect, Provider};
@@ -345,6 +345,27 @@ impl Limiter {
     /// ([`changes`](Self::changes)). Such parts are restored one after the other.
     pub fn export_of<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> LimiterState {
         LimiterState::now(self.driver.look(|state, now| state.pacer.export_of(now, names)))
+    }
+
+    /// [`export`](Self::export) as if the permits of these [tickets](Permit::ticket), whose calls have not left yet, had been
+    /// [withdrawn](Permit::withdraw): what counts if the program is killed now.
+    ///
+    /// ```
+    /// use paceline::{Limiter, Limits, PacerConfig, Quota};
+    ///
+    /// let limits = Limits { quotas: vec![Quota::per_minute(2)], burst: None };
+    /// let limiter = Limiter::new(PacerConfig { limits, ..PacerConfig::default() })?;
+    /// let permit = limiter.try_acquire(limiter.scope("chat"))?;
+    /// let counted = |state: paceline::LimiterState| {
+    ///     let windows = state.pacer.account.windows.into_iter().flat_map(|window| window.taken);
+    ///     windows.map(|taken| taken.units).sum::<u64>()
+    /// };
+    /// assert_eq!(counted(limiter.export()), 1);
+    /// assert_eq!(counted(limiter.export_without([permit.ticket()])), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn export_without(&self, unsent: impl IntoIterator<Item = Ticket>) -> LimiterState {
+        LimiterState::now(self.driver.look(|state, now| state.pacer.export_without(now, unsent)))
     }
 
     /// Restores the state that an earlier limiter of the same account exported; to be called before the first request.

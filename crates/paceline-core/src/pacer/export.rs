@@ -4,7 +4,9 @@ use alloc::string::ToString;
 use core::time::Duration;
 
 use super::Pacer;
-use crate::request::ScopeId;
+use crate::cost::Cost;
+use crate::request::{ScopeId, Ticket};
+use crate::slots::{Entry, Stage};
 use crate::state::{LevelState, NewerState, PacerState};
 use crate::time::Instant;
 
@@ -30,6 +32,24 @@ impl Pacer {
             Some(scope.export(now)).filter(|known| !known.is_empty())
         });
         PacerState { account, scopes: scopes.collect(), ..PacerState::default() }
+    }
+
+    /// [`export`](Self::export) as if these calls, which were granted and have not left yet, had been taken back: the windows of
+    /// the account count nothing of them. A program that keeps permits for a while has so what a crash must not forget, and no
+    /// more. Tickets that are not in flight change nothing.
+    pub fn export_without(&self, now: Instant, unsent: impl IntoIterator<Item = Ticket>) -> PacerState {
+        let mut state = self.export(now);
+        let granted = |ticket| match self.slots.get(ticket)? {
+            Entry { request, stage: Stage::InFlight { flight, .. } } => Some((flight.sent, &request.cost)),
+            Entry { stage: Stage::Waiting { .. }, .. } => None,
+        };
+        let mut unsent = unsent.into_iter().filter_map(granted).peekable();
+        if unsent.peek().is_some() {
+            let (now, mut quotas) = (now.max(self.now), self.quotas.clone());
+            unsent.for_each(|(taken, cost)| quotas.settle(now, taken, cost, &Cost::zero()));
+            state.account.windows = quotas.export(now);
+        }
+        state
     }
 
     /// Restores the state that another pacer of the same account exported `since` ago. To be called before the first request.

@@ -224,6 +224,38 @@ fn a_part_is_the_account_and_the_scopes_that_are_named() {
 }
 
 #[test]
+fn what_was_granted_and_has_not_left_can_be_left_out_of_the_state() {
+    let shapes = [
+        Quota::sliding(Dimension::Requests, 9, 3_600 * S),
+        Quota { shape: QuotaShape::Fixed, ..Quota::sliding(Dimension::Requests, 9, 3_600 * S) },
+    ];
+    for quota in shapes {
+        let mut before = paced(Pace::Fixed, vec![quota]);
+        let counted = |state: PacerState| {
+            let taken = state.account.windows.into_iter().flat_map(|window| window.taken);
+            taken.filter(|taken| taken.units > 0).map(|taken| (taken.ago.as_secs(), taken.units)).collect::<Vec<_>>()
+        };
+        send(&mut before, at(100.0), "a", 2);
+        let scope = before.scope("a");
+        let waiting = [1_000.0, 1_100.0]
+            .map(|time| before.enqueue(at(time), Request::new(&scope, Cost::request())).expect("it fits"));
+        send(&mut before, at(1_200.0), "a", 1);
+        let all = counted(before.export(at(1_300.0)));
+        let left = counted(before.export_without(at(1_300.0), waiting));
+        assert_eq!(
+            (all.iter().map(|(_, units)| units).sum::<u64>(), left.iter().map(|(_, units)| units).sum::<u64>()),
+            (5, 3)
+        );
+        let ends = |taken: &[(u64, u64)]| [taken.first(), taken.last()].map(|taken| taken.map(|(ago, _)| *ago));
+        assert_eq!(ends(&left), ends(&all), "each keeps its age");
+        assert_eq!(counted(before.export(at(1_300.0))), all, "it changes nothing");
+        before.complete(at(1_400.0), waiting[0], Outcome::new(Class::Success));
+        let left = counted(before.export_without(at(1_400.0), waiting));
+        assert_eq!(left.iter().map(|(_, units)| units).sum::<u64>(), 4, "one has ended, so it had left");
+    }
+}
+
+#[test]
 fn a_hold_that_is_over_is_no_part_of_the_state() {
     let mut before = pacer(vec![]);
     let held = before.scope("held");

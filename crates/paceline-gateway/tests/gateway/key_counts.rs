@@ -2,12 +2,14 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
 use futures_util::StreamExt as _;
 use http::Response;
+use paceline::{Dimension, PauseCause};
 use paceline_gateway::Bounds;
 use serde_json::json;
 use tokio::sync::Semaphore;
@@ -137,6 +139,38 @@ fn kept(served: &Served) -> u64 {
     let clients = served.gateway.clients();
     let state = clients.states().map(|(_, state)| state.pacer.account).next().expect("one client");
     state.windows.iter().flat_map(|window| &window.taken).map(|taken| taken.units).sum()
+}
+
+/// Waiting requests were forgotten by no kill, and counted though they had never left.
+#[tokio::test]
+async fn of_requests_that_wait_nothing_is_kept() {
+    let served = served("40 per 24h", "", || answer(200, &[], "{}")).await;
+    let noted = Arc::new(AtomicU64::new(0));
+    let notes = Arc::clone(&noted);
+    served.gateway.clients().note_uses(move |_, cost| {
+        notes.fetch_add(cost.get(&Dimension::Requests), Ordering::Relaxed);
+    });
+    let is_kept = || (kept(&served), noted.load(Ordering::Relaxed));
+    prompt(&served, 5).send().await.expect("an answer").bytes().await.expect("whole");
+    assert_eq!(is_kept(), (1, 1));
+    served.limiter.hold_for(None, served.limiter.now() + Duration::from_secs(100), PauseCause::Program);
+    let post = || served.post().header("x-paceline-key", "pk-ci").header("x-paceline-deadline", "200s").send();
+    let waiting: Vec<_> = (0..35).map(|_| tokio::spawn(post())).collect();
+    while served.limiter.snapshot().account.waiting < 35 {
+        tokio::task::yield_now().await;
+    }
+    let counted = |served: &Served| {
+        let clients = served.gateway.clients();
+        let remaining = clients.limiters().map(|(_, limiter)| limiter.snapshot().account.quotas[0].remaining).next();
+        remaining.expect("one client")
+    };
+    assert_eq!(counted(&served), 4, "they count for the next request");
+    assert_eq!(is_kept(), (1, 1), "and a kill forgets them");
+    served.limiter.resume(None);
+    for answered in waiting {
+        assert_eq!(answered.await.expect("it ends").expect("an answer").status().as_u16(), 200);
+    }
+    assert_eq!(is_kept(), (36, 36));
 }
 
 #[tokio::test]
