@@ -11,7 +11,6 @@ use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt as _, Either};
-use hyper::body::Incoming;
 use hyper::ext::ReasonPhrase;
 use paceline::{Class, clock};
 use paceline_http::{NoAnswer, gateway};
@@ -19,6 +18,7 @@ use paceline_http::{NoAnswer, gateway};
 use crate::bodies::HeldBody;
 use crate::bounds::Bounds;
 use crate::departed::Departed;
+use crate::echo::Begun;
 use crate::forward::{AnswerBody, whole_body};
 use crate::headers;
 use crate::notes::Kind;
@@ -46,7 +46,7 @@ pub(crate) fn broken(message: &str) -> Refusal {
 }
 
 /// The answer goes to the client as it comes; what it means is known at its end.
-pub(crate) fn passed_on(departed: Departed, answer: Response<Incoming>, bounds: &Bounds) -> Response<AnswerBody> {
+pub(crate) fn passed_on(departed: Departed, answer: Response<Begun>, bounds: &Bounds) -> Response<AnswerBody> {
     let (mut head, body) = answer.into_parts();
     // The end of an answer of a known length, which reads its head too, is about to come.
     if !head.headers.contains_key(CONTENT_LENGTH) {

@@ -10,13 +10,13 @@ use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body::Body;
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
 use paceline_http::{LARGEST_ANSWER, NoAnswer};
 use serde_json::json;
 use tokio::time::timeout;
 
 use crate::bodies::{Bodies, BodiesOfClient, HeldBody, LEAST_LARGE};
 use crate::bounds::Bounds;
+use crate::echo::Begun;
 use crate::payload::add;
 use crate::tap::is_event_stream;
 
@@ -74,7 +74,7 @@ impl Whole {
     }
 
     /// All of a body, or of a failure its beginning; and whether there was more.
-    async fn take(&mut self, mut body: Incoming) -> Result<Result<(), Full>, NoAnswer> {
+    async fn take(&mut self, mut body: Begun) -> Result<Result<(), Full>, NoAnswer> {
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| NoAnswer::Truncated(error.to_string()))?;
             if let Some(Err(full)) = frame.data_ref().map(|data| self.add(data)) {
@@ -91,7 +91,7 @@ impl Whole {
 /// # Errors
 /// There is no answer, or it cannot be read.
 pub(crate) async fn read(
-    sent: Result<Response<Incoming>, NoAnswer>,
+    sent: Result<Response<Begun>, NoAnswer>,
     bounds: &Bounds,
     [packed, unpacked]: [HeldBody; 2],
     (threads, client): (&Bodies, &BodiesOfClient),

@@ -9,7 +9,6 @@ use http::header::CONNECTION;
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use http_body_util::{BodyExt as _, Either, Full};
-use hyper::body::Incoming;
 use paceline::{Class, Cost, GiveUp, Limiter, NextAction, Permit};
 use paceline_core::Instant;
 use paceline_http::{NoAnswer, gateway};
@@ -21,6 +20,7 @@ use crate::bodies::{Bodies, BodiesOfClient, HeldBody, LEAST_LARGE};
 use crate::bounds::{Bounds, Room};
 use crate::clients::Client;
 use crate::departed::Departed;
+use crate::echo::{Begun, begun};
 use crate::estimated::Estimated;
 use crate::failure;
 use crate::files::{Files, HeldFile};
@@ -241,7 +241,7 @@ impl<'a> Course<'a> {
     async fn whole(
         &self,
         departed: &mut Departed,
-        sent: Result<Response<Incoming>, NoAnswer>,
+        sent: Result<Response<Begun>, NoAnswer>,
     ) -> Result<Response<Bytes>, NoAnswer> {
         let threads = (self.bodies, bodies_of(self.known.as_ref(), &self.client));
         let received = failure::read(sent, self.bounds, [self.room(), self.room()], threads).await;
@@ -428,7 +428,7 @@ impl<'a> Course<'a> {
             };
             let mut departed = self.departs(upstream, leaves, scope, reserved, call);
             (self.record.calls, self.told.retries) = (self.record.calls + 1, before + tries);
-            let sent = upstream.send(&departed, body).await;
+            let sent = upstream.send(&departed, body).await.and_then(begun);
             let packed = sent.as_ref().ok().and_then(|answer| failure::packed(answer, self.known.is_some()));
             let received = match sent {
                 Ok(answer) if failure::is_none(answer.status()) && packed.is_none() => {

@@ -10,7 +10,6 @@ use http::response::Parts;
 use http::{HeaderValue, Response};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
 use paceline::Class;
 use paceline_http::NoAnswer;
 use paceline_providers::{Answer, comes_in_parts, event_from, is_made_of_events};
@@ -18,7 +17,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep, timeout};
 
 use crate::departed::Departed;
-use crate::echo::Unechoed;
+use crate::echo::{Begun, Unechoed};
 use crate::metrics::Ending;
 use crate::models::decoded_path;
 use crate::record::Record;
@@ -59,6 +58,8 @@ pub(crate) struct Tap {
     longest_idle: Duration,
     /// A byte came since the timer was set.
     came: bool,
+    /// It broke off: the client is told once it has what came before.
+    broken: Option<TapError>,
 }
 
 /// What is read.
@@ -78,11 +79,12 @@ struct Reads {
 
 impl Tap {
     /// The body of an answer with that head.
-    pub(crate) fn new(departed: Departed, head: Parts, body: Incoming, longest_idle: Duration) -> Self {
+    pub(crate) fn new(departed: Departed, head: Parts, body: Begun, longest_idle: Duration) -> Self {
         let is_stream = is_made_of_events(content_type(&head));
         let body = Unechoed::new(body, departed.upstream.secrets());
         let reads = Reads { body, departed, head, kept: BytesMut::new(), came: 0, counted: 0, is_stream, cut: false };
-        let mut tap = Self { reads: Some(reads), record: None, class: None, idle: None, longest_idle, came: false };
+        let reads = Some(reads);
+        let mut tap = Self { reads, record: None, class: None, idle: None, longest_idle, came: false, broken: None };
         tap.end_if_over();
         tap
     }
@@ -239,7 +241,7 @@ impl Body for Tap {
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, TapError>>> {
         let this = &mut *self;
-        let Some(reads) = &mut this.reads else { return Poll::Ready(None) };
+        let Some(reads) = &mut this.reads else { return Poll::Ready(this.broken.take().map(Err)) };
         let Poll::Ready(frame) = Pin::new(&mut reads.body).poll_frame(context) else {
             let longest = this.longest_idle;
             let idle = this.idle.get_or_insert_with(|| Box::pin(sleep(longest)));
@@ -263,7 +265,10 @@ impl Body for Tap {
             }
             Some(Err(error)) => {
                 this.end(Some(NoAnswer::Truncated(error.to_string())));
-                Poll::Ready(Some(Err(error.into())))
+                // A connection that is told at once writes nothing of what it holds, the head of the answer neither.
+                this.broken = Some(error.into());
+                context.waker().wake_by_ref();
+                Poll::Pending
             }
             None => {
                 this.end(None);
@@ -273,7 +278,7 @@ impl Body for Tap {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.reads.as_ref().is_none_or(|reads| reads.body.is_end_stream())
+        self.broken.is_none() && self.reads.as_ref().is_none_or(|reads| reads.body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {

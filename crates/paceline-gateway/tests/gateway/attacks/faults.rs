@@ -150,6 +150,42 @@ async fn an_answer_that_breaks_off_breaks_off_at_the_client_too() {
     }
 }
 
+/// The client had no head, and an SDK would have sent the request again.
+#[tokio::test]
+async fn an_answer_that_breaks_with_its_head_is_none_and_one_that_breaks_later_has_its_head() {
+    const HEAD: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+    const LENGTH: &str = "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n";
+    for (answer, expected) in [
+        (format!("{HEAD}ZZ\r\n"), 502),
+        (format!("{HEAD}fffffffffffffffff\r\nhello"), 502),
+        (LENGTH.to_owned(), 502),
+        (format!("{HEAD}5\r\nhello\r\nZZ\r\n"), 200),
+        (format!("{LENGTH}hello"), 200),
+    ] {
+        let sent = answer.clone();
+        let at = faulty(move |mut stream| {
+            let answer = sent.clone();
+            async move { stream.write_all(answer.as_bytes()).await.unwrap() }
+        });
+        let served = Served::new(at.await, ONCE, impatient());
+        for version in [http::Version::HTTP_11, http::Version::HTTP_2] {
+            let client = reqwest::Client::builder().no_proxy();
+            let client = if version == http::Version::HTTP_2 { client.http2_prior_knowledge() } else { client };
+            let request = client.build().expect("a client").post(format!("{}/v1/x", served.url)).body("{}");
+            let got = request.send().await.unwrap_or_else(|error| panic!("{version:?} {answer}: {error:?}"));
+            let field = |name: &str| got.headers().get(name).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+            let (status, is_unknown) = (got.status().as_u16(), field("x-paceline-unknown"));
+            assert_eq!((status, field("x-paceline-attempts")), (expected, Some(1)), "{version:?} {answer}");
+            assert_eq!(is_unknown, (expected == 502).then_some(1), "{version:?} {answer}");
+            match got.text().await {
+                Ok(text) => assert!(expected == 502 && text.contains("no_answer"), "{text}"),
+                Err(error) => assert!(expected == 200, "{error}"),
+            }
+        }
+        assert_eq!(served.limiter.snapshot().account.concurrency.in_flight, 0, "{answer}");
+    }
+}
+
 #[tokio::test]
 async fn an_answer_that_falls_silent_is_cut_off() {
     let api = faulty(|mut stream| async move {
