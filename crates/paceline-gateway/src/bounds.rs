@@ -23,8 +23,8 @@ pub struct Bounds {
     pub largest_body: usize,
     /// The most bytes of bodies that are held at once; further requests are refused. Default: 512 MiB.
     pub held_bytes: u64,
-    /// The longest time until the head of a request has come; a connection on which there is no request is closed after once to
-    /// twice that. Default: 30 s.
+    /// The longest time until the head of a request has come; a connection on which there is no request is closed after that, or
+    /// an eighth later. Default: 30 s.
     pub slowest_head: Duration,
     /// In each such time 256 KiB of a request's body must come, or its end. Default: 30 s.
     pub slowest_body: Duration,
@@ -32,8 +32,8 @@ pub struct Bounds {
     pub first_byte: Duration,
     /// The longest time without a byte of an answer that has begun. Default: 300 s.
     pub idle: Duration,
-    /// The longest time in which a client reads nothing of an answer that waits for it. Then the call is cancelled and its
-    /// place is free. Default: 120 s.
+    /// The longest time in which a client reads nothing of an answer that waits for it. Then, or an eighth later, the call is
+    /// cancelled and its place is free. Default: 120 s.
     pub unread: Duration,
     /// How long answers under way may take once the gateway ends. Default: 30 s.
     pub drain: Duration,
@@ -57,6 +57,27 @@ impl Default for Bounds {
             drain: seconds(30),
             drain_held: seconds(10),
         }
+    }
+}
+
+/// Something that is looked at now and then, until it has stood still for long enough. What changes often so costs no timer and
+/// no reading of a clock at each change.
+#[derive(Debug, Default)]
+pub(crate) struct Still(u32);
+
+impl Still {
+    /// So many looks in the longest time, which is exceeded by one of these parts at most.
+    const LOOKS: u32 = 8;
+
+    /// How long after the last look the next one comes.
+    pub(crate) fn next_look(longest: Duration) -> Duration {
+        longest / Self::LOOKS
+    }
+
+    /// Whether it has now stood still for so long, at each look.
+    pub(crate) const fn stands(&mut self, is_as_before: bool) -> bool {
+        self.0 = if is_as_before { self.0 + 1 } else { 0 };
+        self.0 >= Self::LOOKS
     }
 }
 

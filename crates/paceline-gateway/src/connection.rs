@@ -22,7 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
-use crate::bounds::Bounds;
+use crate::bounds::{Bounds, Still};
 use crate::files;
 use crate::forward::AnswerBody;
 use crate::request_body::{OwedBodies, RequestBody};
@@ -74,6 +74,7 @@ struct Requests {
 }
 
 /// A request that is under way until this is dropped.
+#[cfg_attr(test, derive(Default))]
 pub(crate) struct UnderWay(Arc<Requests>);
 
 impl Connections {
@@ -236,14 +237,13 @@ impl Requests {
         self.begun.load(Ordering::Relaxed) - ended
     }
 
-    /// Returns once none was under way for once to twice so long, and from the beginning for once. What is asked often costs
-    /// no timer of its own.
+    /// Returns once none was under way for so long.
     async fn are_missing_for(&self, longest: Duration) {
-        let mut before = 0;
+        let (mut still, mut before) = (Still::default(), 0);
         loop {
-            sleep(longest).await;
+            sleep(Still::next_look(longest)).await;
             let begun = self.begun.load(Ordering::Relaxed);
-            if begun == before && self.under_way() == 0 {
+            if still.stands(begun == before && self.under_way() == 0) {
                 return;
             }
             before = begun;
@@ -263,7 +263,20 @@ mod tests {
     use std::future::poll_fn;
     use std::task::{Context, Waker};
 
+    use tokio::time::timeout;
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_idle_no_longer_than_its_bound_and_an_eighth() {
+        let (requests, idle) = (Arc::new(Requests::default()), Duration::from_secs(30));
+        let under_way = Requests::begin(&requests, true);
+        let mut missing = pin!(requests.are_missing_for(idle));
+        assert!(timeout(10 * idle, missing.as_mut()).await.is_err(), "it has a request");
+        drop(under_way);
+        assert!(timeout(idle - Duration::from_secs(5), missing.as_mut()).await.is_err());
+        assert!(timeout(Duration::from_secs(9), missing).await.is_ok());
+    }
 
     #[test]
     fn what_is_waited_for_beside_a_connection_is_asked_only_once_it_may_go_on() {

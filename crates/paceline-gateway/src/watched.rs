@@ -12,6 +12,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::sleep;
 
+use crate::bounds::Still;
 use crate::connection::UnderWay;
 use crate::forward::AnswerBody;
 
@@ -25,6 +26,7 @@ struct Known {
     flow: Weak<Mutex<Option<Flow>>>,
     /// How often more of it was asked for when it was looked at last.
     asked: Option<u64>,
+    still: Still,
 }
 
 /// An answer under the watch of its connection.
@@ -51,19 +53,19 @@ impl Answers {
         if known.len() == known.capacity() {
             known.retain(|known| known.flow.strong_count() > 0);
         }
-        known.push(Known { flow: Arc::downgrade(&flow), asked: None });
+        known.push(Known { flow: Arc::downgrade(&flow), asked: None, still: Still::default() });
         Watched(flow)
     }
 
-    /// Drops each answer of which nothing was taken for once to twice so long, for as long as it is polled.
+    /// Drops each answer of which nothing was taken for so long, for as long as it is polled.
     pub(crate) async fn watch(&self, longest: Duration) {
         loop {
-            sleep(longest).await;
+            sleep(Still::next_look(longest)).await;
             lock(&self.0).retain_mut(|known| {
                 let Some(flow) = known.flow.upgrade() else { return false };
                 let mut flow = lock(&flow);
                 let Some(Flow { unread, asked, .. }) = *flow else { return false };
-                let is_stuck = unread && known.asked.replace(asked) == Some(asked);
+                let is_stuck = known.still.stands(known.asked.replace(asked) == Some(asked) && unread);
                 if is_stuck {
                     tracing::info!("an answer was dropped: its client took nothing of it for {longest:?}");
                     *flow = None;
@@ -95,5 +97,33 @@ impl Body for Watched {
 
     fn size_hint(&self) -> SizeHint {
         lock(&self.0).as_ref().map_or_else(SizeHint::default, |flow| flow.body.size_hint())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::forward::whole_body;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_dropped_an_eighth_after_its_bound_at_the_latest() {
+        let (answers, unread, second) = (Answers::default(), Duration::from_secs(120), Duration::from_secs(1));
+        let mut read = answers.begin(whole_body("read"), UnderWay::default());
+        let mut stuck = answers.begin(whole_body("stuck"), UnderWay::default());
+        let mut watch = std::pin::pin!(answers.watch(unread));
+        for _ in 0..120 {
+            assert!(timeout(second, watch.as_mut()).await.is_err(), "it goes on");
+            drop(poll_fn(|context| Pin::new(&mut read).poll_frame(context)).await);
+        }
+        let is_there = |answer: &Watched| lock(&answer.0).is_some();
+        assert!(is_there(&read) && is_there(&stuck));
+        assert!(timeout(17 * second, watch).await.is_err(), "it goes on");
+        assert!(is_there(&read) && !is_there(&stuck));
+        let frame = poll_fn(|context| Pin::new(&mut stuck).poll_frame(context)).await;
+        assert!(frame.is_some_and(|frame| frame.is_err()), "its client is told");
     }
 }

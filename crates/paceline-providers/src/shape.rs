@@ -8,8 +8,8 @@ use paceline_core::Timestamp;
 
 use super::decimal::Decimal;
 
-/// The longest wait. Longer ones are mistakes of the sender, an epoch in the wrong unit or an overflow, where they do not
-/// plainly say so.
+/// The longest wait. Longer ones are mistakes of the sender, such as a date of the year 9999, an epoch in the wrong unit or an
+/// overflow.
 pub(super) const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 /// A number from here on counts seconds since 1970, not from now.
 const EPOCH_SECONDS: u64 = 1_000_000_000;
@@ -24,8 +24,7 @@ pub(super) struct Wait {
 }
 
 /// `Retry-After`: seconds, with decimals as some send them, one of the three HTTP dates, RFC 3339, or an epoch sent by
-/// mistake. Everything else is no value; there is no guessing. Of more than 366 days that a date or a number asks for, as many
-/// are kept to.
+/// mistake. Everything else is no value, more than 366 days neither; there is no guessing.
 pub(super) fn retry_after(text: &str, now: Timestamp) -> Option<Wait> {
     let text = text.trim();
     let wait = match Decimal::parse(text) {
@@ -33,7 +32,7 @@ pub(super) fn retry_after(text: &str, now: Timestamp) -> Option<Wait> {
         Some(number) => from_now(number)?,
         None => Wait { duration: date(text)?.saturating_since(now), exact: false },
     };
-    Some(Wait { duration: wait.duration.min(LONGEST), ..wait })
+    plausible(wait)
 }
 
 /// A reset: epoch seconds or milliseconds, seconds from now, a Go duration, RFC 3339 or an HTTP date. Past times are 0.
@@ -175,8 +174,8 @@ mod tests {
             ("Fri, 20 Nov 2026 11:59:00 GMT", 0.0),
             ("1795176120", 120.0),
             ("2026-11-20T12:02:00Z", 120.0),
-            ("31622401", 31_622_400.0),
-            ("Fri, 20 Nov 2099 12:00:00 GMT", 31_622_400.0),
+            ("31622400", 31_622_400.0),
+            ("Sun, 21 Nov 2027 12:00:00 GMT", 31_622_400.0),
         ] {
             assert_eq!(duration(retry_after(text, NOW)), some(expected), "{text:?}");
         }
@@ -200,6 +199,13 @@ mod tests {
             " ",
             "٣٠",
             "1234567890123456",
+            "31622401",
+            "40000000",
+            "Sun, 21 Nov 2027 12:00:01 GMT",
+            "Fri, 31 Dec 9999 23:59:59 GMT",
+            "2099-11-20T12:00:00Z",
+            "9999999999",
+            "4102444800000",
             "1795175999",
             "1.",
             ".5",

@@ -165,6 +165,10 @@ mod tests {
         let digits = "9".repeat(20);
         for (name, value, message) in [
             ("retry-after", &*digits, "more than 366 days"),
+            ("retry-after", "31622401", "more than 366 days"),
+            ("retry-after", "Fri, 31 Dec 9999 23:59:59 GMT", "more than 366 days"),
+            ("retry-after", "2099-11-20T12:00:00Z", "more than 366 days"),
+            ("retry-after", "4102444800000", "more than 366 days"),
             ("retry-after-ms", &digits, "more than 366 days"),
             ("retry-after", "-5", "neither a number nor a date"),
             ("retry-after", "soon", "neither a number nor a date"),
@@ -178,15 +182,7 @@ mod tests {
                 reading.steps
             );
         }
-        for value in [
-            "0",
-            "7",
-            "31622401",
-            "9999999999",
-            "4102444800000",
-            "2099-11-20T12:00:00Z",
-            "Fri, 20 Nov 2026 11:00:00 GMT",
-        ] {
+        for value in ["0", "7", "31622400", "Fri, 20 Nov 2026 11:00:00 GMT"] {
             let reading = answer("retry-after", value);
             let ignored = reading.ignored_wait().is_some();
             assert_eq!((reading.wait_from, ignored), ("retry-after", false), "{value}: {:?}", reading.steps);
