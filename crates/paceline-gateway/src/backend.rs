@@ -17,6 +17,7 @@ use paceline_http::{AccessError, Call, HasAnswered, NoAnswer, SenderConfig, Shor
 use paceline_providers::secrets::Secrets;
 use paceline_providers::table::Scope;
 use paceline_providers::{Asked, Untold, join_url};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::bounds::{Bounds, Held};
@@ -73,7 +74,7 @@ pub struct Backend {
     pub(crate) sending: SenderConfig,
     limiter: Limiter,
     /// For what took how long: it costs a fraction of the limiter's, which notices that the machine slept.
-    pub(crate) stopwatch: Clock,
+    pub(crate) stopwatch: Arc<Clock>,
     client: HttpClient<Connector, Outgoing>,
     is_proxied: bool,
     /// What each call carries for the proxy.
@@ -88,7 +89,7 @@ pub struct Backend {
     turns: Arc<Mutex<Turns>>,
     metrics: Arc<Metrics>,
     notes: Arc<Notes>,
-    pub(crate) trust: Trust,
+    pub(crate) trust: Arc<Trust>,
     /// What takes its place while it stays down.
     pub(crate) fallbacks: Vec<Step>,
     /// The last request went to the fallbacks.
@@ -157,7 +158,7 @@ impl Backend {
             config,
             sending,
             limiter,
-            stopwatch: Clock::new(),
+            stopwatch: Arc::new(Clock::new()),
             client,
             is_proxied,
             for_proxy,
@@ -169,7 +170,7 @@ impl Backend {
             turns,
             metrics,
             notes,
-            trust: Trust::default(),
+            trust: Arc::default(),
             fallbacks,
             falls_back,
             counts_tokens,
@@ -201,6 +202,8 @@ impl Backend {
             turns: Arc::clone(&self.turns),
             metrics: Arc::clone(&self.metrics),
             notes: Arc::clone(&self.notes),
+            trust: Arc::clone(&self.trust),
+            stopwatch: Arc::clone(&self.stopwatch),
             ..fresh
         })
     }
@@ -211,6 +214,18 @@ impl Backend {
         self.stays_down.forget();
         self.notes.outages.end_stops();
         self.limiter.resume(None);
+    }
+
+    /// Ends its stops, and forgets what clients were refused: a person says that the cause may be mended, as by a restart.
+    pub fn end_stops(&self) {
+        self.trust.begin_anew();
+        self.limiter.end_stops();
+    }
+
+    /// How often that was forgotten so far, be it by [`end_stops`](Self::end_stops) or [`lift_holds`](Self::lift_holds), for jobs
+    /// that wait because of it.
+    pub fn forgotten(&self) -> watch::Receiver<u64> {
+        self.trust.forgotten()
     }
 
     /// The name that paths begin with.

@@ -1,8 +1,7 @@
 //! A job of this process that sends through the limiter of an upstream, beside the gateway's clients.
 
-use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderValue};
@@ -25,8 +24,6 @@ pub struct Guest {
     backend: Arc<Backend>,
     client: u64,
     owner: Option<Owner>,
-    /// Where the account is refused to its client alone, and until when nothing of the job is sent there.
-    away: Mutex<BTreeMap<Arc<str>, Instant>>,
     first: u64,
     may_leave: Box<dyn Fn() -> bool + Send + Sync>,
 }
@@ -62,12 +59,13 @@ impl Guest {
         let mut hasher = DefaultHasher::new();
         ("a job", first).hash(&mut hasher);
         let (backend, client) = (Arc::clone(backend), hasher.finish());
-        Self { backend, client, owner: None, away: Mutex::default(), first, may_leave: Box::new(|| true) }
+        Self { backend, client, owner: None, first, may_leave: Box::new(|| true) }
     }
 
     /// Of the client of that name, which has a key: what is told to it says nothing of the other `clients`.
-    pub fn of_client(self, name: &str, clients: impl Fn() -> Arc<Clients> + Send + Sync + 'static) -> Self {
-        Self { owner: Some(Owner { name: name.to_owned(), clients: Box::new(clients) }), ..self }
+    pub fn of_client(mut self, name: &str, clients: impl Fn() -> Arc<Clients> + Send + Sync + 'static) -> Self {
+        self.owner = Some(Owner { name: name.to_owned(), clients: Box::new(clients) });
+        self
     }
 
     /// Whose it is, for the limiter.
@@ -76,8 +74,9 @@ impl Guest {
     }
 
     /// Of a client that may have to stop: asked before each of its calls leaves.
-    pub fn while_it(self, may_leave: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        Self { may_leave: Box::new(may_leave), ..self }
+    pub fn while_it(mut self, may_leave: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        self.may_leave = Box::new(may_leave);
+        self
     }
 
     /// Whether a call of it may leave now.
@@ -92,8 +91,8 @@ impl Guest {
 
     /// Until when nothing of it is to be sent to a scope, for what its client alone was told: by the limiter's clock.
     pub fn not_before(&self, scope: &Arc<str>) -> Option<Instant> {
-        let own = self.away.lock().unwrap_or_else(PoisonError::into_inner).get(scope).copied();
-        let until = self.backend.trust.not_before(self.caller(), scope).max(own)?;
+        let trust = &self.backend.trust;
+        let until = trust.not_before(self.caller(), scope).max(trust.not_before(Some(self.client), scope))?;
         (until > self.backend.limiter().now()).then_some(until)
     }
 
@@ -124,6 +123,12 @@ impl Guest {
     }
 }
 
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.backend.trust.leaves(self.client);
+    }
+}
+
 impl GuestCall<'_> {
     fn asker(&self) -> Asker<'_> {
         let name = self.guest.owner.as_ref().map_or(UNNAMED, |owner| &*owner.name);
@@ -139,7 +144,7 @@ impl GuestCall<'_> {
     /// that is so: the job alone waits then, and loses nothing. What all see of it has no words of the provider's. Where its
     /// client has no key, the answer means what it says.
     pub fn weigh(&self, status: Option<u16>, reading: &mut Reading) -> bool {
-        let Guest { backend, away, .. } = self.guest;
+        let Guest { backend, client, .. } = self.guest;
         let class = reading.class;
         if self.client.is_none() {
             return false;
@@ -158,8 +163,7 @@ impl GuestCall<'_> {
             });
         }
         if is_alone && self.guest.not_before(self.scope).is_none() {
-            let until = backend.limiter().now() + TESTED;
-            away.lock().unwrap_or_else(PoisonError::into_inner).insert(Arc::clone(self.scope), until);
+            backend.trust.stays_away(*client, Some(self.scope), backend.limiter().now(), TESTED);
         }
         is_alone
     }

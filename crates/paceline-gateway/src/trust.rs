@@ -12,6 +12,7 @@ use std::time::Duration;
 use paceline::{Class, Instant, PauseCause};
 use paceline_core::{Belief, LimitReport, LimitScope, Refused, Witnesses, format_duration};
 use paceline_providers::Reading;
+use tokio::sync::watch;
 
 use self::announced::{Announced, MOST_PATHS, hash_of};
 use self::own::Own;
@@ -40,6 +41,8 @@ pub(crate) struct Trust {
     told: Told,
     /// Clients that are refused without a time.
     own: Own,
+    /// How often what clients were refused was forgotten.
+    forgotten: watch::Sender<u64>,
 }
 
 /// How many calls were refused, whichever client sent them, without a success in between.
@@ -250,8 +253,8 @@ impl Trust {
         );
     }
 
-    /// A client is refused for so long, in that scope or in all.
-    fn stays_away(&self, client: u64, scope: Option<&Arc<str>>, now: Instant, wait: Duration) {
+    /// A client, or a job, is refused for so long, in that scope or in all.
+    pub(crate) fn stays_away(&self, client: u64, scope: Option<&Arc<str>>, now: Instant, wait: Duration) {
         let mut away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
         let Away { scopes, from_all } = away.entry(client).or_default();
         scopes.retain(|_, until| *until > now);
@@ -270,6 +273,27 @@ impl Trust {
         self.told.forget();
         self.own.forget();
         self.refused.passed();
+        self.forgotten.send_modify(|times| *times += 1);
+    }
+
+    /// Forgets all that is known of the key, which may be mended.
+    pub(crate) fn begin_anew(&self) {
+        self.has_answered.store(false, Ordering::Relaxed);
+        self.answered.write().unwrap_or_else(PoisonError::into_inner).clear();
+        *self.announced.lock().unwrap_or_else(PoisonError::into_inner) = Announced::default();
+        self.forget();
+    }
+
+    /// How often what clients were refused was forgotten so far.
+    pub(crate) fn forgotten(&self) -> watch::Receiver<u64> {
+        self.forgotten.subscribe()
+    }
+
+    /// A job that stayed away from a scope is over.
+    pub(crate) fn leaves(&self, job: u64) {
+        if self.some_away.load(Ordering::Relaxed) {
+            self.away.lock().unwrap_or_else(PoisonError::into_inner).remove(&job);
+        }
     }
 
     /// Until when a client alone is to stay away from a scope, whose upstream has asked that of it.

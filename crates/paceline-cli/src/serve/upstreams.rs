@@ -286,7 +286,7 @@ impl Served {
         }
         // As after a restart: a person says that the cause is mended.
         if mends {
-            limiter.end_stops();
+            backend.end_stops();
         }
         let keeper = match kept {
             Some(keeper) => keeper,

@@ -1,5 +1,8 @@
 //! Batches of `paceline serve` that a client asks for twice, and those of a client whose key is revoked.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use http::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -300,6 +303,32 @@ fn what_one_client_is_refused_in_a_batch_stops_no_other_and_fails_none_of_it() {
     let document = all.ask(&b, Method::GET, "/api/state", "").1.to_string();
     assert!(!batch.to_string().contains("MARKED") && !document.contains("MARKED"), "{batch} {document}");
     assert_eq!(batch["request_counts"]["failed"], 0, "{batch}");
+}
+
+#[test]
+fn a_batch_that_is_refused_alone_goes_on_once_a_reload_or_a_lift_says_that_it_is_mended() {
+    for by_lift in [false, true] {
+        let is_mended = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&is_mended);
+        let server = Server::new(move |arrival| match arrival.item == "live" || seen.load(Ordering::Relaxed) {
+            true => Reply::ok(),
+            false => Reply::error(401, "MARKED"),
+        });
+        let job = Job::new(0);
+        let all = OfClients::start(&job, &server, "1000 per 1s", 3);
+        let [a, b, _] = all.add(["a", "b", "c"]);
+        assert_eq!(all.live(&b, "30s").0, 200);
+        let path = all.create(&a);
+        all.until(&b, &path, |batch| waits_for(batch).starts_with("another try"));
+        is_mended.store(true, Ordering::Relaxed);
+        if by_lift {
+            assert_eq!(finish(job.paceline().args(["serve", "lift-holds", "--state", "state"])).0, 0);
+        } else {
+            all.service.signal(Signal::HUP);
+        }
+        let batch = all.until(&b, &path, |batch| batch["status"] == "completed");
+        assert_eq!(batch["request_counts"]["completed"], 3, "{batch}");
+    }
 }
 
 #[test]

@@ -12,6 +12,8 @@ use crate::run::calls::stop::AGAIN;
 pub(super) enum Hold {
     /// The gateway ends.
     GatewayEnds,
+    /// What held it may be mended: it goes on at once.
+    Mended,
     /// Something is to be mended, or to pass.
     Waits(String),
     /// The same, and calls are stopped until that is mended.

@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use paceline::{Limiter, ScopeState, clock};
-use paceline_store::{Journal, JournalError};
+use paceline_gateway::Backend;
+use paceline_store::{Journal, JournalError, ScopeRow, ScopeStatus};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -33,6 +35,48 @@ const RECORDED: u64 = 16;
 
 /// How long a batch waits before it tries again what failed here.
 const PAUSE: Duration = Duration::from_secs(5);
+
+/// How the run of a batch is asked to end: by its client, or the gateway, and where it waits for what may be mended now, to begin
+/// anew.
+struct Ends {
+    asked: watch::Receiver<u32>,
+    /// How often what clients were refused was forgotten.
+    forgotten: watch::Receiver<u64>,
+    is_mended: bool,
+    /// What the run is told.
+    run: watch::Sender<u32>,
+}
+
+impl Ends {
+    fn new(asked: &watch::Receiver<u32>, backend: &Backend) -> Self {
+        let mut asked = asked.clone();
+        let run = watch::Sender::new(*asked.borrow_and_update());
+        Self { asked, forgotten: backend.forgotten(), is_mended: false, run }
+    }
+
+    /// For as long as it is polled.
+    async fn follow(&mut self, journal: &Journal, context: &Context) {
+        loop {
+            tokio::select! {
+                Ok(()) = self.asked.changed() => {}
+                Ok(()) = self.forgotten.changed() => self.is_mended |= is_held_up(journal, context).await,
+                else => std::future::pending().await,
+            }
+            // Asked by both it ends no sooner: calls in flight are answered.
+            self.run.send_replace(u32::from(self.is_mended).max(*self.asked.borrow()));
+        }
+    }
+}
+
+/// Whether nothing of it is in flight, or one of its scopes is held.
+async fn is_held_up(journal: &Journal, context: &Context) -> bool {
+    let is_held = |row: ScopeRow| matches!(row.state, ScopeStatus::Held { .. });
+    let journal = journal.clone();
+    context.in_flight.load(Ordering::Relaxed) == 0
+        || blocking(move || journal.scopes())
+            .await
+            .is_ok_and(|scopes| scopes.is_ok_and(|all| all.into_iter().any(is_held)))
+}
 
 /// Works on a batch until it has ended, or the gateway ends.
 pub(super) async fn tend(service: Arc<Service>, id: String, asked: watch::Receiver<u32>) {
@@ -75,6 +119,7 @@ impl Tended {
             let asked = *self.asked.borrow();
             match self.course().await {
                 Ok(()) | Err(Hold::GatewayEnds) => break,
+                Err(Hold::Mended) => {}
                 Err(Hold::Waits(why)) => {
                     self.waits(why);
                     // What is over sends no more, and so needs no place.
@@ -151,9 +196,11 @@ impl Tended {
                 return Ok(());
             }
             let has_begun = batch.in_progress_at.is_some();
-            let (service, served, asked) = (Arc::clone(&self.service), Arc::clone(&self.served), self.asked.clone());
-            match blocking(move || open(&service, &served, &batch, asked)).await? {
-                Ok(opened) => self.run(opened).await?,
+            let (service, served) = (Arc::clone(&self.service), Arc::clone(&self.served));
+            let ends = Ends::new(&self.asked, &served.backend);
+            let told = ends.run.subscribe();
+            match blocking(move || open(&service, &served, &batch, told)).await? {
+                Ok(opened) => self.run(opened, ends).await?,
                 Err(Unopened::Input(errors)) => {
                     self.service.change(&self.id, |batch| {
                         batch.errors = Some(errors);
@@ -173,7 +220,7 @@ impl Tended {
     }
 
     /// Sends what has not ended, until nothing is left or the batch is over, and records how it ends.
-    async fn run(&self, opened: Opened) -> Result<(), Hold> {
+    async fn run(&self, opened: Opened, mut ends: Ends) -> Result<(), Hold> {
         let Opened { journal, context, dispatcher, counts } = opened;
         let batch = self.service.change(&self.id, |batch| {
             batch.request_counts = RequestCounts::from(&counts);
@@ -183,7 +230,7 @@ impl Tended {
         })?;
         let mut stop = (batch.deadline() <= clock::wall()).then_some(StopReason::MaxDuration);
         if stop.is_none() && batch.status != Status::Cancelling {
-            match self.dispatch(dispatcher, &journal, &context).await {
+            match self.dispatch(dispatcher, &journal, &context, &mut ends).await {
                 Ok(ended) => stop = ended.stop,
                 Err(failure) => {
                     blocking(move || journal.close()).await?.inspect_err(|error| tracing::debug!("{error}")).ok();
@@ -207,6 +254,7 @@ impl Tended {
             self.service.note(&self.id, |batch| batch.request_counts = RequestCounts::from(&counts));
             return Err(match stop {
                 _ if self.service.is_ending() => Hold::GatewayEnds,
+                _ if ends.is_mended => Hold::Mended,
                 Some(stop) => stop.into(),
                 None => Hold::Waits("requests are left that nothing holds up".to_owned()),
             });
@@ -228,11 +276,13 @@ impl Tended {
         dispatcher: Dispatcher,
         journal: &Journal,
         context: &Arc<Context>,
+        ends: &mut Ends,
     ) -> Result<Ended, Failure> {
         let running = tokio::spawn(dispatcher.run().in_current_span());
         tokio::select! {
             ended = running => ended.map_err(Failure::interrupted).flatten(),
             () = self.watch(journal, context) => unreachable!("it goes on for as long as it is asked"),
+            () = ends.follow(journal, context) => unreachable!("it goes on for as long as it is asked"),
         }
     }
 
