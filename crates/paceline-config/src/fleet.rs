@@ -1,14 +1,15 @@
 //! The limits of an upstream that are shared with processes on other hosts.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use paceline_core::fleet::{LEASE, LONGEST_CALL, OnLoss};
 use paceline_core::{Instant, Pacer, PacerConfig};
-use paceline_providers::secrets::{SECRET, hidden};
+use paceline_providers::secrets::{SECRET, hidden, looks_secret};
 use url::Url;
 
 use super::effective::Ledger;
-use super::error::SettingError;
+use super::error::{SettingError, Source};
 use super::schema::UpstreamSection;
 use super::setting::Setting;
 use super::units::show_duration;
@@ -25,11 +26,13 @@ pub struct FleetSettings {
     pub lease: Duration,
     /// Its part where all want more than there is, 1 to 16. Default 1.
     pub weight: u64,
+    /// The configuration file, where the address stands there and has a password.
+    pub password_file: Option<PathBuf>,
 }
 
 impl std::fmt::Debug for FleetSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { url, on_loss, lease, weight } = self;
+        let Self { url, on_loss, lease, weight, .. } = self;
         write!(f, "fleet on {}, {on_loss:?}, under a lease of {lease:?}, of weight {weight}", hidden(url))
     }
 }
@@ -139,7 +142,11 @@ pub(crate) fn fleet(
         ledger.settle("fleet_lease", section.fleet_lease.as_ref(), LEASE, lease, |lease| show_duration(*lease))?;
     let weight = ledger.settle("weight", section.weight.as_ref(), 1, weight, u64::to_string)?;
     pacer.longest_call = longest_call(section, pacer, ledger)?;
-    Ok(Some(FleetSettings { url, on_loss, lease, weight }))
+    let password_file = match setting.source() {
+        Source::File { path, .. } if looks_secret(&url) => Some(path.clone()),
+        _ => None,
+    };
+    Ok(Some(FleetSettings { url, on_loss, lease, weight, password_file }))
 }
 
 #[cfg(test)]
@@ -164,6 +171,10 @@ mod tests {
         let fleet = found.fleet.as_ref().expect("it is set");
         assert_eq!((fleet.on_loss, fleet.lease, fleet.weight), (OnLoss::Strict, LEASE, 1));
         assert_eq!(fleet.url, "redis://me:sesame@h");
+        assert!(fleet.password_file.is_some());
+        let files = |keys, url| upstream(keys, url).expect("all well").fleet.expect("it is set").password_file;
+        assert_eq!(files("rpm = 60\nfleet = 'redis://h:6379/1'", None), None);
+        assert_eq!(files("rpm = 60\nfleet = 'redis://h'", Some("redis://me:sesame@h")), None, "from a flag");
         assert!(!shown(&found, "fleet").contains("sesame") && !format!("{found:?}").contains("sesame"), "{found:?}");
         let keys = "rpm = 60\nfleet = 'redis://h'\nfleet_on_loss = 'keep'\nfleet_lease = '5s'\nweight = 4";
         let found = upstream(keys, Some("postgres://db/x")).expect("all well").fleet.expect("it is set");

@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 use self::contexts::Contexts;
 pub use self::hash::KeyHash;
-use self::shown::{check_path, key_in, remove_keys};
+use self::shown::{check_path, each_shown, key_in, remove_keys};
 use crate::bodies::BodiesOfClient;
 use crate::bounds::{Held, Turn};
 use crate::headers::{KEY, OF_CLIENTS};
@@ -259,6 +259,8 @@ impl Clients {
             shown = shown.or(known);
             query::remove(request.uri_mut(), |name, value| of(value).or_else(|| of(name)).is_some());
         }
+        let known = |key: &str| clients.get(&KeyHash::of(key_in(key))).map(|client| Arc::clone(&client.name));
+        let ended = if shown.is_none() { each_shown(request).find_map(|key| known(&key)) } else { None };
         let key = shown.as_ref().map(|(_, key)| key_in(key));
         remove_keys(clients, request, key);
         check_path(clients, key, request.uri().path())?;
@@ -267,16 +269,16 @@ impl Clients {
             let all = request.uri().path_and_query().map_or("", |all| all.as_str());
             let shows_some = [KEY].iter().chain(&OF_CLIENTS).any(|name| headers.contains_key(name))
                 || query::parameters(all).any(|(name, _)| name.eq_ignore_ascii_case(query::KEY));
-            let what = if shows_some {
-                "the key that the request shows is none of this gateway, or was revoked"
-            } else {
-                "the request shows no key"
+            let what = match ended {
+                Some(_) => "the key that the request shows has ended, and another took its place",
+                None if shows_some => "the key that the request shows is none of this gateway, or was revoked",
+                None => "the request shows no key",
             };
             let message = format!(
                 "{what}: expected one that `paceline serve keys add` printed, where the client has its API key, or in the header \
                  x-paceline-key"
             );
-            Refusal::new(StatusCode::UNAUTHORIZED, "client_key", message)
+            Refusal::new(StatusCode::UNAUTHORIZED, "client_key", message).of_client(ended)
         })
     }
 }

@@ -1,5 +1,6 @@
 //! The gateway's own answers: what it did not send, why, and what to do.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -29,12 +30,15 @@ pub(crate) struct Refusal {
     known: Option<Duration>,
     /// The retries that were spent before.
     retried: u32,
+    /// Whose request it is, for the log, where its key is in force no longer.
+    client: Option<Arc<str>>,
 }
 
 impl Refusal {
     /// One that no retry changes.
     pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into(), limit: None, retry_after: None, known: None, retried: 0 }
+        let message = message.into();
+        Self { status, code, message, limit: None, retry_after: None, known: None, retried: 0, client: None }
     }
 
     /// Another try may succeed after that time.
@@ -55,6 +59,16 @@ impl Refusal {
     /// It names the limit.
     pub(crate) fn for_limit(self, limit: String) -> Self {
         Self { limit: Some(limit), ..self }
+    }
+
+    /// The client of that name shows a key that has ended.
+    pub(crate) fn of_client(self, client: Option<Arc<str>>) -> Self {
+        Self { client, ..self }
+    }
+
+    /// Whose it is, where its key has ended.
+    pub(crate) fn client(&self) -> Option<Arc<str>> {
+        self.client.clone()
     }
 
     /// The request itself is wrong.

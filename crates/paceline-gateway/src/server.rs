@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use std::{fmt, io};
@@ -70,8 +69,8 @@ pub struct Gateway {
     pub(crate) jobs: Jobs,
     pub(crate) turned_away: TurnedAway,
     pub(crate) conditions: OnceLock<crate::conditions::Conditions>,
-    /// The metrics have an address of their own.
-    metrics_elsewhere: AtomicBool,
+    /// The address of the metrics, where they have one of their own.
+    metrics_at: OnceLock<SocketAddr>,
 }
 
 /// Listens on an address.
@@ -130,7 +129,7 @@ impl Gateway {
             jobs: Jobs::default(),
             turned_away: TurnedAway::default(),
             conditions: OnceLock::new(),
-            metrics_elsewhere: AtomicBool::new(false),
+            metrics_at: OnceLock::new(),
         }))
     }
 
@@ -223,7 +222,7 @@ impl Gateway {
     /// Serves the metrics, and whether the gateway lives and is ready, on an address of their own, for as long as it is polled.
     /// The other address has no metrics then.
     pub async fn serve_metrics(self: &Arc<Self>, listener: TcpListener) {
-        self.metrics_elsewhere.store(true, Ordering::Relaxed);
+        let _ = listener.local_addr().map(|address| self.metrics_at.set(address));
         let connections = Connections::default();
         let service = |gateway: Arc<Self>, _, request: Request<RequestBody>| async move {
             let uri = request.uri();
@@ -323,10 +322,10 @@ impl Gateway {
 
     /// The answer to a request that no upstream gets.
     fn turn_away(&self, visit: Visit, refusal: Refusal) -> Response<AnswerBody> {
-        let code = refusal.code();
+        let (code, client) = (refusal.code(), refusal.client());
         self.turned_away.count(code);
         let answer = refused(refusal);
-        visit.ended(answer.status(), None, Some(code));
+        visit.ended(answer.status(), client.as_deref(), Some(code));
         answer
     }
 
@@ -358,6 +357,7 @@ impl Gateway {
             return Err(Refusal::new(StatusCode::FORBIDDEN, "foreign_page", message));
         }
         let client = request.extensions().get::<Arc<Client>>();
+        let metrics_at = self.metrics_at.get().filter(|_| uri.path() == "/metrics");
         if at_host.is_none() {
             if uri.path() == "/api/jobs" && *request.method() == Method::POST {
                 let names = upstreams.iter().map(|upstream| upstream.name());
@@ -365,8 +365,7 @@ impl Gateway {
                 return jobs::post(self, request).await.map(Routed::Answered);
             }
             let _making = if is_document(uri.path()) { Some(self.document_turn(client).await) } else { None };
-            let is_elsewhere = uri.path() == "/metrics" && self.metrics_elsewhere.load(Ordering::Relaxed);
-            if let Some(page) = page(self, request.method(), &uri, client).filter(|_| !is_elsewhere) {
+            if let Some(page) = page(self, request.method(), &uri, client).filter(|_| metrics_at.is_none()) {
                 // A stream that has ended leaves no connection open: its client is welcome no more.
                 let is_stream = uri.path() == "/api/events";
                 return Ok(Routed::Answered(if is_stream { closing(&request, page) } else { page }));
@@ -380,16 +379,16 @@ impl Gateway {
             let answer = forward(self, &upstreams, upstream, path, request).await;
             return Ok(Routed::Answered(answer));
         }
-        let own = own.ok_or_else(|| self.unknown_route())?;
-        let client = client.map(Arc::clone);
+        let (own, client) = (own.ok_or_else(|| self.unknown_route(metrics_at))?, client.map(Arc::clone));
         client.as_ref().map_or(Ok(()), |client| client.may_have_work_done_later())?;
         let request = request.map(|body| BodyInTime::new(body, &self.bounds));
         Ok(Routed::Own(own.answer(request).await.map(Either::Left), client))
     }
 
-    fn unknown_route(&self) -> Refusal {
+    fn unknown_route(&self, metrics_at: Option<&SocketAddr>) -> Refusal {
+        let metrics = metrics_at.map_or_else(String::new, |at| format!("; the metrics are at http://{at}/metrics"));
         let names: Vec<_> = self.upstreams().iter().map(|upstream| format!("/{}/...", upstream.name())).collect();
-        let message = format!("no upstream has this path; those here are {}", names.join(", "));
+        let message = format!("no upstream has this path; those here are {}{metrics}", names.join(", "));
         Refusal::new(StatusCode::NOT_FOUND, "unknown_route", message)
     }
 }

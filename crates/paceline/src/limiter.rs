@@ -70,7 +70,7 @@ impl Limiter {
         self
     }
 
-    /// The same limiter under a name, which its log lines carry in the field `limiter`: for a program with several. The first
+    /// The same limiter under a name, which its log lines carry in the field `upstream`: for a program with several. The first
     /// name of all clones stays. Default: no name.
     #[must_use]
     pub fn with_name(self, name: impl Into<Arc<str>>) -> Self {

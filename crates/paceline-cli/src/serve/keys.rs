@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,6 +11,7 @@ use paceline::{QuotaSnapshot, clock};
 use paceline_config::{parse_count, parse_duration};
 use paceline_gateway::{Clients, KeyHash};
 use paceline_providers::secrets::hidden;
+use paceline_store::private_file;
 
 use super::batches::Unfinished;
 use super::client_keys::{Former, KeyFile, Priority, Record};
@@ -400,7 +400,8 @@ fn change(place: &Place, change: impl FnOnce(&Path, &mut KeyFile) -> Result<(), 
     let path = path(place)?;
     let failed = |error: io::Error| Failure::refused(format!("{}: {error}", path.display()));
     account::make_private(whole_file::folder_of(&path)).map_err(failed)?;
-    let mut lock = File::options().create(true).append(true).open(KeyFile::mark(&path)).map_err(failed)?;
+    let mut lock = private_file().create(true).append(true).open(KeyFile::mark(&path)).map_err(failed)?;
+    whole_file::hand_over(&lock, &path).map_err(failed)?;
     lock.lock().map_err(failed)?;
     let mut file = KeyFile::read(&path)?.unwrap_or_default();
     change(&path, &mut file)?;

@@ -204,7 +204,7 @@ fn without_its_name(error: io::Error) -> io::Error {
 /// A file that takes the place of another has its owner, group and mode. What root puts into the folder of another user is for
 /// that user. So the gateway of a service reads the keys that root makes and revokes.
 #[cfg(unix)]
-fn hand_over(file: &File, path: &Path) -> io::Result<()> {
+pub(super) fn hand_over(file: &File, path: &Path) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
     let before = path.metadata().ok().filter(std::fs::Metadata::is_file);
     if let Some(before) = &before {
@@ -220,7 +220,7 @@ fn hand_over(file: &File, path: &Path) -> io::Result<()> {
 }
 
 #[cfg(not(unix))]
-fn hand_over(_: &File, _: &Path) -> io::Result<()> {
+pub(super) fn hand_over(_: &File, _: &Path) -> io::Result<()> {
     Ok(())
 }
 

@@ -81,8 +81,10 @@ fn a_key_that_root_makes_can_be_read_by_the_user_of_its_folder() {
         return;
     }
     told(&mut keys(&job, &["add", "ci"]));
-    let owner = std::fs::metadata(job.path("state/client-keys.json")).expect("it is there");
-    assert_eq!((owner.uid(), owner.gid(), owner.permissions().mode() & 0o777), (12_345, 12_345, 0o600));
+    for name in ["client-keys.json", "client-keys.lock"] {
+        let owner = std::fs::metadata(job.path("state").join(name)).expect("it is there");
+        assert_eq!((owner.uid(), owner.gid(), owner.permissions().mode() & 0o777), (12_345, 12_345, 0o600), "{name}");
+    }
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn a_client_has_two_keys_for_a_while_and_one_use_of_its_limit() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     let start = || {
         let log = File::options().create(true).append(true).open(job.path("log")).expect("writable");
-        Gateway::logging(serve(&job, &server, &["--state", "state"]).env("RUST_LOG", "info"), log)
+        Gateway::logging(serve(&job, &server, &["--state", "state", "--log-requests"]).env("RUST_LOG", "info"), log)
     };
     let until = |gateway: &Gateway, key: &str, status| {
         while post_with(&gateway.url, key).0 != status {
@@ -84,6 +84,11 @@ fn a_client_has_two_keys_for_a_while_and_one_use_of_its_limit() {
     until(&gateway, &third, 429);
     assert_eq!(post_with(&gateway.url, &first).0, 401, "of the former keys the last one is good");
     until(&gateway, &second, 401);
+    let names_it = |line: &str| line.contains("code=\"client_key\"") && line.contains("client=\"tb\"");
+    while !job.text("log").lines().any(names_it) {
+        std::thread::yield_now();
+    }
+    assert!(post_with(&gateway.url, &second).1.contains("the key that the request shows has ended"));
     assert_eq!(post_with(&gateway.url, &third).0, 429);
     assert!(!told(&mut keys(&job, &["list"])).contains("former"));
     let (code, log) = finish(&mut keys(&job, &["revoke", "tb", "--former"]));

@@ -42,6 +42,22 @@ fn what_stops_a_start_stops_a_check() {
     assert_eq!(server.count(), 0);
 }
 
+#[cfg(unix)]
+#[test]
+fn a_configuration_with_a_password_that_others_can_read_is_warned_about() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    for (fleet, mode, is_told) in [("me:sesame@", 0o644, true), ("me:sesame@", 0o640, false), ("", 0o644, false)] {
+        let text = format!("[upstream.a]\nrpm = 60\nfleet = \"redis://{fleet}127.0.0.1:9\"\n");
+        std::fs::write(job.path("fleet.toml"), text).expect("writable");
+        std::fs::set_permissions(job.path("fleet.toml"), std::fs::Permissions::from_mode(mode)).expect("ours");
+        let (code, told) = check(&job, &server, &["--config", "fleet.toml", "--upstream", "a"]);
+        let expected = "the configuration, which has the password of the fleet, fleet.toml can be read by others (mode 644): chmod o= ";
+        assert_eq!((code, told.contains(expected)), (Some(0), is_told), "{fleet} {mode:o}: {told}");
+        assert!(!told.contains("sesame"), "{told}");
+    }
+}
+
 /// The port is this gateway's own where its configuration is checked before a reload, and that of systemd before a start.
 #[test]
 fn a_port_that_is_taken_is_told_and_stops_no_check() {

@@ -5,12 +5,21 @@ use std::collections::BTreeMap;
 use http::{HeaderMap, HeaderName, Request};
 
 use super::hash::KeyHash;
-use crate::headers::letters_of;
+use crate::headers::{KEY, OF_CLIENTS, letters_of};
 use crate::query;
 use crate::refusal::Refusal;
 
 /// A shorter key may be a part of other words by chance.
 const LEAST_WITHIN: usize = 16;
+
+/// What stands where a request may show a key.
+pub(super) fn each_shown<Body>(request: &Request<Body>) -> impl Iterator<Item = String> {
+    let fields = [KEY].into_iter().chain(OF_CLIENTS).flat_map(|name| request.headers().get_all(name));
+    let fields = fields.filter_map(|value| value.to_str().ok().map(str::to_owned));
+    let target = request.uri().path_and_query().map_or("", |target| target.as_str());
+    let parameters = query::parameters(target).filter(|(name, _)| name.eq_ignore_ascii_case(query::KEY));
+    fields.chain(parameters.map(|(_, key)| key))
+}
 
 /// Removes the key that a request shows, and those of others, wherever else they stand, but for its path: without it that would
 /// be another one.

@@ -104,6 +104,13 @@ pub fn headers(upstream: &Upstream, environment: &Environment) -> Result<HeaderM
     {
         tracing::warn!("{sent} is sent to {address} unencrypted, where others can read it: use https://");
     }
+    if let Some(path) = upstream.fleet.as_ref().and_then(|fleet| fleet.password_file.as_ref())
+        && let Ok(file) = File::open(path)
+    {
+        // The group may be that of a service.
+        let what = "the configuration, which has the password of the fleet,";
+        warn_if_open_to(0o007, what, &file, &path.display().to_string(), "o=");
+    }
     Ok(headers)
 }
 
@@ -166,13 +173,18 @@ pub fn warn_if_exposed(what: &str, file: &File, shown: &str) {
         std::env::var_os("CREDENTIALS_DIRECTORY").is_some_and(|folder| Path::new(shown).starts_with(folder));
     // systemd lets the user of a service read them by an access list, whose mask shows as what a group may do.
     let others = if is_credential { 0o037 } else { 0o077 };
+    warn_if_open_to(others, what, file, shown, "600");
+}
+
+/// The same where it lets those do what they may not, as a mode, and which one it is to have.
+fn warn_if_open_to(others: u32, what: &str, file: &File, shown: &str, wanted: &str) {
     // A key may be read again and again, until a server takes it.
     static TOLD: Mutex<BTreeSet<(String, u32)>> = Mutex::new(BTreeSet::new());
     if let Some(mode) = mode(file).filter(|mode| mode & others != 0)
         && TOLD.lock().unwrap_or_else(PoisonError::into_inner).insert((shown.to_owned(), mode))
     {
         let may = if mode & 0o022 == 0 { "read" } else { "changed" };
-        tracing::warn!("{what} {shown} can be {may} by others (mode {mode:o}): chmod 600 {shown}");
+        tracing::warn!("{what} {shown} can be {may} by others (mode {mode:o}): chmod {wanted} {shown}");
     }
 }
 

@@ -95,15 +95,17 @@ fn send(sender: oneshot::Sender<Answer>, answer: Answer) {
 }
 
 impl LogLine {
-    fn log(&self, limiter: Option<&str>) {
+    fn log(&self, upstream: Option<&str>) {
         match self {
-            Self::Stopped { scope, reason } => tracing::info!(limiter, scope = &**scope, reason = &**reason, "stopped"),
+            Self::Stopped { scope, reason } => {
+                tracing::info!(upstream, scope = &**scope, reason = &**reason, "stopped")
+            }
             // A program that gives up a failing server says so itself, and renews the hold.
             Self::Held { scope, wait, cause, renewed } if *renewed || *cause == PauseCause::ServerFails => {
-                tracing::debug!(limiter, scope = &**scope, "{}", no_calls(*wait, *cause));
+                tracing::debug!(upstream, scope = &**scope, "{}", no_calls(*wait, *cause));
             }
             Self::Held { scope, wait, cause, .. } => {
-                tracing::info!(limiter, scope = &**scope, "{}", no_calls(*wait, *cause));
+                tracing::info!(upstream, scope = &**scope, "{}", no_calls(*wait, *cause));
             }
         }
     }

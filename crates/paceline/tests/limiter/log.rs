@@ -86,7 +86,7 @@ fn a_limiter_with_a_name_is_told_from_others() {
             limiter.stop(None, "no credit");
         }
     });
-    let names: Vec<_> = lines.parsed().iter().map(|line| line["fields"]["limiter"].clone()).collect();
+    let names: Vec<_> = lines.parsed().iter().map(|line| line["fields"]["upstream"].clone()).collect();
     assert_eq!(names, ["openai".into(), serde_json::Value::Null]);
 }
 
