@@ -58,8 +58,9 @@ const PART: u32 = 8;
 /// ... and no longer than so many times the longest wait of our own choice.
 const MOST: u32 = 2;
 
-/// Refusals do not all take the same time. Where a canary is refused later than usual, others must not have left behind it, and the closure
-/// must not begin anew: this part of the time that the gate has been closed is waited, where that is longer. It costs no more than itself.
+/// Refusals do not all take the same time. Where a canary is refused later than usual, others must not have left behind it, and
+/// the closure must not begin anew: this part of the time that the gate has been closed is waited, where that is longer. It
+/// costs no more than itself.
 const PATIENCE: u32 = 128;
 
 /// The gate of one scope.
@@ -102,8 +103,8 @@ impl Gate {
         }
     }
 
-    /// `silence`: a canary that has not been refused for so long opens the gate by [`Gate::silent`], unless the gate has been closed
-    /// for long.
+    /// `silence`: a canary that has not been refused for so long opens the gate by [`Gate::silent`], unless the gate has been
+    /// closed for long.
     pub(crate) fn admit(&self, now: Instant, silence: Option<Duration>) -> Admit {
         match (self.door, silence) {
             (Door::Canary { sent, .. }, Some(silence)) => {
@@ -252,8 +253,8 @@ impl Gate {
         }
     }
 
-    /// When a canary that left then has passed, if it is not refused before: `silence` later, or a [part](PATIENCE) of the time for which
-    /// the gate has been closed. A refusal that comes a little late does not open it.
+    /// When a canary that left then has passed, if it is not refused before: `silence` later, or a [part](PATIENCE) of the time for
+    /// which the gate has been closed. A refusal that comes a little late does not open it.
     fn passes_by_silence(&self, sent: Instant, silence: Duration) -> Instant {
         let closed = sent.saturating_since(self.since).min(LONGEST_CLOSURE);
         sent + silence.max(closed / PATIENCE)

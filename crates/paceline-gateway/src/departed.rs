@@ -131,9 +131,14 @@ impl Departed {
             reason = (reading.class != Class::Success).then(|| reading.reason().into_owned()),
             "answered"
         );
+        let status = answer.as_ref().ok().map(|answer| answer.status().as_u16());
+        let words = match known {
+            Some(_) => notes::words_for_all(&reading, status).into_owned(),
+            None => reading.reason().into_owned(),
+        };
         let mut outcome = Outcome { unknown, ..reading.outcome_of(&reserved) };
-        if let (Class::Account, Some(_), Ok(answer)) = (reading.class, &known, answer) {
-            outcome.reason = Some(notes::words_for_all(answer.status().as_u16()).into());
+        if known.is_some() && outcome.reason.is_some() {
+            outcome.reason = Some(words.clone().into());
         }
         spent.iter().for_each(|spent| match outcome.unsent {
             true => spent.was_not_sent(),
@@ -142,11 +147,11 @@ impl Departed {
         });
         let action = permit.complete(outcome);
         if reading.class == class {
-            upstream.note_outage(&scope, (client.name(), known.as_deref()), &reading);
+            upstream.note_outage(&scope, (client.name(), known.as_deref()), &reading, &words);
         }
         upstream.note_ignored_wait(&reading);
         if reading.class != Class::Success {
-            let text = notes::decision(&reading, &upstream.config().pacer.retry, &action, known.is_some());
+            let text = notes::decision(&reading, &words, &upstream.config().pacer.retry, &action);
             upstream.notes().decisions.note(Some(&scope), reading.class.as_str(), text);
         }
         if let Some(usage) = &reading.usage {
@@ -182,8 +187,14 @@ fn of_all(place: &str) -> &str {
 }
 
 impl Backend {
-    /// Logs that the upstream is down, or answers again.
-    pub(crate) fn note_outage(&self, scope: &Arc<str>, (client, known): (&str, Option<&Client>), reading: &Reading) {
+    /// Logs that the upstream is down, or answers again. `words`: why, for all that read of it.
+    pub(crate) fn note_outage(
+        &self,
+        scope: &Arc<str>,
+        (client, known): (&str, Option<&Client>),
+        reading: &Reading,
+        words: &str,
+    ) {
         let Some(sign) = Sign::of(reading) else { return };
         let upstream = self.name();
         let now = || self.limiter().now();
@@ -196,7 +207,7 @@ impl Backend {
         }
         let is_alone = known.is_some_and(|known| fails_for.contains(&known.number()));
         let outages = &self.notes().outages;
-        let (own, why) = (|| Arc::from(format!("{scope}\n{client}")), || Why::of(reading));
+        let (own, why) = (|| Arc::from(format!("{scope}\n{client}")), || Why::of(reading, words));
         let told = match sign {
             Sign::Fails { .. } if is_alone && !is_failing => outages.note(&own(), sign, why, now, || true),
             Sign::Answers if known.is_some() && outages.some() => {

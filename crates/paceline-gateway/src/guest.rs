@@ -151,15 +151,17 @@ impl GuestCall<'_> {
         }
         backend.trust.weigh(backend, reading, self.asker());
         let is_alone = reading.class != class;
-        if reading.class == Class::Account {
-            backend.note_outage(self.scope, (self.asker().name, self.client.as_deref()), reading);
+        if !is_alone || reading.class == Class::Account {
+            self.note(status, reading);
         }
-        if let Some(status) = status.filter(|_| is_alone || reading.class == Class::Account) {
+        let is_of_all =
+            matches!(reading.class, Class::Account | Class::Throttled | Class::Overloaded | Class::Transient);
+        if let Some(status) = status.filter(|_| is_alone || is_of_all) {
             reading.message = Some(match is_alone {
                 true => format!(
                     "the provider refused calls of this client alone ({status}); who runs the gateway finds why in its log"
                 ),
-                false => notes::words_for_all(status),
+                false => notes::words_for_all(reading, Some(status)).into_owned(),
             });
         }
         if is_alone && self.guest.not_before(self.scope).is_none() {
@@ -170,10 +172,15 @@ impl GuestCall<'_> {
 
     /// Its outcome is reported.
     pub fn ends(&self, reading: &Reading) {
-        let asker = self.asker();
-        // What stops all was told with the words of the provider.
-        if asker.client.is_none() || reading.class != Class::Account {
-            self.guest.backend.note_outage(self.scope, (asker.name, asker.client), reading);
+        // What is the answer to a client with a key was noted with the words of the provider.
+        if self.client.is_none() {
+            self.note(None, reading);
         }
+    }
+
+    fn note(&self, status: Option<u16>, reading: &Reading) {
+        let asker = self.asker();
+        let words = notes::words_for_all(reading, status);
+        self.guest.backend.note_outage(self.scope, (asker.name, asker.client), reading, &words);
     }
 }

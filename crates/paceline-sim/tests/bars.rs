@@ -103,7 +103,8 @@ fn a_short_job_finds_its_limit_soon() -> Tested {
     )
 }
 
-/// How a closure meets the start of a window is chance where that is one instant, as in `f6-50` and `w6-50`: these begin at twenty.
+/// How a closure meets the start of a window is chance where that is one instant, as in `f6-50` and `w6-50`: these begin at
+/// twenty.
 #[test]
 fn a_window_is_found_open_whenever_it_begins() -> Tested {
     for (per, goodput, waste) in [(10, 0.922, 0.0688), (6, 0.866, 0.0642)] {

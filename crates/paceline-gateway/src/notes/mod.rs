@@ -6,6 +6,8 @@ mod lines;
 mod outage;
 mod spending;
 
+use std::borrow::Cow;
+
 use paceline::{BackingOff, Class, NextAction, Retry};
 use paceline_providers::Reading;
 
@@ -25,21 +27,24 @@ pub(crate) struct Notes {
     pub(crate) lines: Lines,
 }
 
-/// Why the account of an upstream is refused, for all that call it: the provider's own words are for the client that asked.
-pub(crate) fn words_for_all(status: u16) -> String {
-    format!("the provider refused the key or the account ({status}); who runs the gateway finds its words in the log")
+/// Why a call with the key of a client did not succeed, for all that use the upstream: what the provider says may repeat the prompt of
+/// that client, and is for it alone. `status`: that of the answer, if there was one.
+pub(crate) fn words_for_all(reading: &Reading, status: Option<u16>) -> Cow<'_, str> {
+    match (status, reading.class, reading.code.as_deref()) {
+        // Our own words.
+        (None, ..) => reading.reason(),
+        (Some(status), Class::Account, _) => format!(
+            "the provider refused the key or the account ({status}); who runs the gateway finds its words in the log"
+        )
+        .into(),
+        (_, _, Some(code)) => code.into(),
+        (Some(status), ..) => format!("status {status}; what the server says goes to its client alone").into(),
+    }
 }
 
-/// What follows a call that did not succeed, and why, in a line. All clients with keys read it: `has_key`: what a server says of
-/// the request of one of them, which may repeat its prompt, is none of theirs.
-pub(crate) fn decision(reading: &Reading, retry: &Retry, action: &NextAction, has_key: bool) -> String {
+/// What follows a call that did not succeed for that reason, in a line that all clients read.
+pub(crate) fn decision(reading: &Reading, reason: &str, retry: &Retry, action: &NextAction) -> String {
     let class = reading.class;
-    let reason = match class {
-        Class::Account | Class::Invalid | Class::Filtered | Class::Transient if has_key => {
-            reading.code.as_deref().unwrap_or("what the server says goes to its client alone").into()
-        }
-        _ => reading.reason(),
-    };
     match action {
         // Sent again after a person acted: nothing is to be said of tries.
         _ if class == Class::Account => format!("{}: {reason}", class.description()),

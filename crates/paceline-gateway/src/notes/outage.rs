@@ -113,9 +113,9 @@ impl Row {
 }
 
 impl Why {
-    /// That of an answer, or of none.
-    pub(crate) fn of(reading: &Reading) -> Self {
-        let words = reading.reason().into_owned();
+    /// That of an answer, or of none, in words for all.
+    pub(crate) fn of(reading: &Reading, words: &str) -> Self {
+        let words = words.to_owned();
         Self { kind: (Some(reading.class), reading.unsent, reading.code.clone()), words }
     }
 }

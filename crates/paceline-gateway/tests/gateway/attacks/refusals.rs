@@ -160,6 +160,24 @@ async fn what_the_provider_says_of_the_calls_of_some_clients_no_other_reads() {
     }
 }
 
+/// Nor where the server lacks capacity, fails, or has had too much: a proxy may repeat a prompt in any of these.
+#[tokio::test]
+async fn words_of_a_server_that_has_trouble_are_for_the_client_that_asked() {
+    for status in [429, 500, 503, 529] {
+        let api = Api::new("", (status, r#"{"error":{"message":"no room for: my patient John Doe"}}"#)).await;
+        api.revoked.store(true, Ordering::SeqCst);
+        for _ in 0..4 {
+            assert!(api.chat("atk").await > 400);
+        }
+        for url in ["/api/state", "/readyz", "/metrics"] {
+            let url = api.served.origin() + url;
+            let answer = api.served.client.get(url).header("x-paceline-key", "pk-web").send().await.expect("an answer");
+            let text = answer.text().await.expect("a text");
+            assert!(!text.contains("John Doe"), "{status}: {text}");
+        }
+    }
+}
+
 /// A client that passes on purpose, by a path that needs no key, speaks for no other path.
 #[tokio::test]
 async fn a_banned_key_gets_few_calls_though_a_client_passes_elsewhere_on_purpose() {
