@@ -59,8 +59,8 @@ const PART: u32 = 8;
 const MOST: u32 = 2;
 
 /// Refusals do not all take the same time. Where a canary is refused later than usual, others must not have left behind it, and
-/// the closure must not begin anew: this part of the time that the gate has been closed is waited, where that is longer. It
-/// costs no more than itself.
+/// the closure must not begin anew: this part of the time that the gate has been closed is waited, where that is longer. It costs
+/// no more than itself.
 const PATIENCE: u32 = 128;
 
 /// The gate of one scope.
@@ -200,9 +200,9 @@ impl Gate {
     }
 
     /// Closes because everything is refused: for `least` at first, then as long again as it has been closed, up to
-    /// [`LONGEST_CLOSURE`] and `longest`, the longest wait of our own choice, which are no less; for longer where nothing passes
-    /// for [long](UNUSUAL). `spread`: a factor, since many processes must not come back together. Where everything may pass again
-    /// at `likely`, the closure ends no later.
+    /// [`LONGEST_CLOSURE`] and `longest`, the longest wait of our own choice, which are no less. `spread`: a factor, since many
+    /// processes must not come back together. Where everything may pass again at `likely`, the closure ends no later. Where
+    /// nothing passes for [long](UNUSUAL), it lasts longer, whatever is likely.
     pub(crate) fn close(
         &mut self,
         now: Instant,
@@ -212,17 +212,28 @@ impl Gate {
         likely: Option<Instant>,
     ) {
         let since = self.began(now);
-        let wait = match self.door {
-            Door::Open => least,
-            Door::HalfOpen | Door::Canary { .. } => {
-                let closed = now.saturating_since(since);
-                let usual = longest.min(LONGEST_CLOSURE);
-                let unusual = (closed / PART).min(longest * MOST).max(usual);
-                closed.clamp(least, if closed > UNUSUAL { unusual } else { usual })
-            }
-        };
-        let until = now + wait.mul_f64(spread);
+        let closed = if self.is_open() { Duration::ZERO } else { now.saturating_since(since) };
+        if closed > UNUSUAL {
+            return self.hold_for_canary(now + unusual(closed, longest).mul_f64(spread));
+        }
+        let until = now + closed.clamp(least, longest.min(LONGEST_CLOSURE)).mul_f64(spread);
         self.hold_for_canary(likely.map_or(until, |likely| likely.min(until)));
+    }
+
+    /// All calls have been refused since then, and none is under way. Where that is [long](UNUSUAL), the gate has been closed
+    /// since then, though a refusal that came late may have opened it meanwhile.
+    pub(crate) fn all_refused(
+        &mut self,
+        now: Instant,
+        since: Instant,
+        longest: Duration,
+        spread: impl FnOnce() -> f64,
+    ) {
+        let closed = now.saturating_since(since);
+        if closed > UNUSUAL {
+            self.begins(since);
+            self.hold_for_canary(now + unusual(closed, longest).mul_f64(spread()));
+        }
     }
 
     /// Call `number` is sent. Returns whether it is the canary.
@@ -253,11 +264,12 @@ impl Gate {
         }
     }
 
-    /// When a canary that left then has passed, if it is not refused before: `silence` later, or a [part](PATIENCE) of the time for
-    /// which the gate has been closed. A refusal that comes a little late does not open it.
+    /// When a canary that left then has passed, if it is not refused before: `silence` later, or a [part](PATIENCE) of the time
+    /// for which the gate has been closed. A refusal that comes a little late does not open it. After an [unusual](UNUSUAL)
+    /// closure the longest wait of our own choice is as little of it.
     fn passes_by_silence(&self, sent: Instant, silence: Duration) -> Instant {
-        let closed = sent.saturating_since(self.since).min(LONGEST_CLOSURE);
-        sent + silence.max(closed / PATIENCE)
+        let closed = sent.saturating_since(self.since);
+        sent + silence.max(if closed > UNUSUAL { LONGEST_CLOSURE } else { closed.min(LONGEST_CLOSURE) / PATIENCE })
     }
 
     /// Opens because the canary of another process was not refused, where the closure is over and no own canary is under way.
@@ -312,6 +324,11 @@ impl Gate {
     pub(crate) fn closed_for(&self, now: Instant) -> Option<PauseCause> {
         (self.until > now).then_some(self.cause)
     }
+}
+
+/// For how long a gate stays closed that has been so for unusually long.
+fn unusual(closed: Duration, longest: Duration) -> Duration {
+    (closed / PART).min(longest * MOST).max(longest.min(LONGEST_CLOSURE))
 }
 
 #[cfg(test)]

@@ -372,8 +372,15 @@ impl Scope {
         if self.pace != Pace::Auto {
             return if fell { Reaction::Slower } else { Reaction::Known };
         }
+        let all_refused = self.breaker.all().refused_since().filter(|_| self.in_flight.now() == 0);
         let Self { gate, learnt, last, .. } = self;
-        gate.close_for(refusal.cause(false), |gate| learnt.refused(now, gate, flight, *last, refusal, rng))
+        gate.close_for(refusal.cause(false), |gate| {
+            let reaction = learnt.refused(now, gate, flight, *last, refusal, rng);
+            if let Some(since) = all_refused.filter(|_| reaction != Reaction::Chance) {
+                learnt.all_refused(now, gate, since, rng);
+            }
+            reaction
+        })
     }
 
     /// Calls that may be in flight, and the learnt rate in calls a second, where it acts.

@@ -469,13 +469,23 @@ impl Decision {
         (t > 0.0).then(|| n / t)
     }
 
+    /// All calls have been refused since then, and none is under way.
+    pub(super) fn all_refused(&self, now: Instant, gate: &mut Gate, since: Instant, rng: &mut Rng) {
+        gate.all_refused(now, since, self.longest, || spread(rng));
+    }
+
     /// Closes the gate for a while of our own choice, because everything is refused.
     fn close(&self, now: Instant, evidence: &Evidence, gate: &mut Gate, rng: &mut Rng) {
         let two_calls = Duration::from_secs_f64((2.0 / self.rate.per_second()).min(2.0));
         let least = two_calls.max(evidence.silence()).min(self.longest).min(LONGEST_CLOSURE);
         let likely = self.reopened.and_then(|(_, began)| window::next_end(began, now + least));
-        gate.close(now, least, self.longest, 0.9 + 0.2 * rng.unit(), likely);
+        gate.close(now, least, self.longest, spread(rng), likely);
     }
+}
+
+/// Many processes must not come back together.
+fn spread(rng: &mut Rng) -> f64 {
+    0.9 + 0.2 * rng.unit()
 }
 
 /// Whether two numbers differ by that factor at most.

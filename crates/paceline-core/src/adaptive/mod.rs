@@ -255,6 +255,13 @@ impl AdaptiveRate {
         self.decision.closed_by(item);
     }
 
+    /// All calls have been refused since then, and none is under way: another process may decide what follows.
+    pub(crate) fn all_refused(&self, now: Instant, gate: &mut Gate, since: Instant, rng: &mut Rng) {
+        if !self.follows() {
+            self.decision.all_refused(now, gate, since, rng);
+        }
+    }
+
     /// A call was refused; `last` is the newest call sent. Returns how the scope reacts.
     pub(crate) fn refused(
         &mut self,

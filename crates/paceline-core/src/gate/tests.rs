@@ -68,6 +68,31 @@ fn closures_in_a_row_last_as_long_as_all_before_them_up_to_the_longest() {
     }
 }
 
+#[test]
+fn a_gate_that_was_opened_by_a_late_refusal_has_been_closed_all_the_time() {
+    let mut gate = Gate::new();
+    let all_refused = |gate: &mut Gate, now| {
+        gate.all_refused(now, at(0), Duration::from_secs(60), || 1.0);
+        gate.closed_until(now).map(|until| until.saturating_since(now))
+    };
+    assert_eq!(all_refused(&mut gate, at(120)), None, "not for long");
+    assert_eq!(all_refused(&mut gate, at(400)), Some(Duration::from_secs(50)));
+    gate.sent(at(450), 1);
+    assert_eq!(gate.silent(at(454), SILENCE), None, "a refusal may be late by 5 s then");
+    assert!(gate.silent(at(455), SILENCE).is_some() && gate.is_open());
+    assert_eq!(all_refused(&mut gate, at(480)), Some(Duration::from_secs(60)));
+    assert!(!gate.is_open());
+}
+
+#[test]
+fn what_is_closed_for_long_waits_for_no_usual_window() {
+    let mut gate = Gate::new();
+    gate.begins(at(0));
+    gate.close(at(0), SILENCE, SILENCE, 1.0, None);
+    gate.close(at(400), SILENCE, Duration::from_secs(60), 1.0, Some(at(411)));
+    assert_eq!(gate.closed_until(at(400)), Some(at(450)));
+}
+
 /// A ban for an hour, or one that each call extends.
 #[test]
 fn tests_of_a_gate_that_is_closed_for_long_grow_to_minutes() {

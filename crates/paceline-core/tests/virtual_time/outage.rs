@@ -153,3 +153,26 @@ fn an_overloaded_server_that_names_a_time_gets_no_other_call_before_it() {
         }
     }
 }
+
+/// A ban by refusals that name no time, some of which come late, and that each call may lengthen: it is tested ever more seldom,
+/// by one call each time, whether its items are few or many, end or stay.
+#[test]
+fn a_server_that_refuses_all_calls_is_tested_ever_more_seldom() {
+    for (items, max_deferrals, passes) in [(5, None, 0), (60, None, 0), (400, Some(2), 0), (60, None, 10)] {
+        let mut calls = 0;
+        let retry = Retry { max_deferrals, ..Retry::default() };
+        let job = run(PacerConfig { retry, ..PacerConfig::default() }, items, at(1_800.0), |now, _| {
+            calls += 1;
+            let class = if calls > passes { Class::Throttled } else { Class::Success };
+            let is_late = now > at(10.0) && calls % 4 == 3;
+            (Duration::from_millis(if is_late { 400 } else { 2 }), Outcome::new(class))
+        });
+        let case = format!("{items} items, {max_deferrals:?} deferrals, {passes} pass");
+        let calls: Vec<f64> = job.arrivals.iter().map(|arrival| seconds(arrival.at)).collect();
+        for pair in calls.windows(2).filter(|pair| pair[0] >= 130.0) {
+            let least = 0.9 * (pair[0] / 8.0).min(120.0);
+            assert!(pair[1] - pair[0] >= least - 1.0, "{case}: {pair:?}");
+        }
+        assert!(calls.last().is_some_and(|last| *last > 1_600.0), "{case}: it is tested to the end");
+    }
+}
