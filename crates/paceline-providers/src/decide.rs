@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use http::StatusCode;
 use paceline_core::{Class, LimitReport, LimitScope};
 
-use super::case::{Case, Decision, Fault};
+use super::case::{Case, Decision, Fault, Hint};
 use super::inside::{self, Inside};
 use super::refusal::{by_table, paused, says, throttled, waiting};
 use super::table::{COMMON, Provider, Table, contains_any};
@@ -39,7 +39,7 @@ pub(super) fn decide(case: &Case<'_>) -> Decision {
 
 type Step = fn(&Case<'_>) -> Option<Decision>;
 
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 14] = [
     refused_by_a_proxy,
     gateway::refused,
     aws::cancelled_transaction,
@@ -53,6 +53,7 @@ const STEPS: [Step; 13] = [
     too_large,
     too_many,
     server_verdict,
+    told_when,
 ];
 
 fn refused(case: &Case<'_>) -> Decision {
@@ -113,16 +114,37 @@ fn unauthorized_or_unpaid(case: &Case<'_>) -> Option<Decision> {
 /// A server that counts may refuse what is too much by a 403, or by a status that no standard knows, such as 420: where nothing
 /// is left until a reset, and no code says otherwise, that is the reason. If it is not, the answer after the reset shows that.
 fn nothing_left(case: &Case<'_>) -> Option<Decision> {
-    let is_unknown = || StatusCode::from_u16(case.status).is_ok_and(|status| status.canonical_reason().is_none());
-    let may_be_a_limit = case.status == 403 || ((400..500).contains(&case.status) && is_unknown());
     let counts = |limit: &LimitReport| limit.limit.is_none_or(|limit| limit > ALWAYS_USED_UP);
     let is_used_up = case.limits.iter().any(|limit| limit.remaining == Some(0) && counts(limit));
-    if !may_be_a_limit || !is_used_up || github::is_limit(case) || says(case, "false") || has_code_of_its_own(case) {
+    if !may_be_a_limit(case)
+        || !is_used_up
+        || github::is_limit(case)
+        || says(case, "false")
+        || has_code_of_its_own(case)
+    {
         return None;
     }
     let hint = wait::reset(case).filter(|hint| !hint.wait.is_zero())?;
     let hint = wait::in_headers(case).unwrap_or(hint);
     Some(paused(case, Some(hint), format!("{}: nothing is left of a limit until its reset", case.status)))
+}
+
+/// Such a refusal, where the server says when to come back: then it is no refusal for good.
+fn told_when(case: &Case<'_>) -> Option<Decision> {
+    if !may_be_a_limit(case) || says(case, "false") {
+        return None;
+    }
+    Some(paused(case, Some(time_to_come_back(case)?), format!("{}: the server says when to come back", case.status)))
+}
+
+fn time_to_come_back(case: &Case<'_>) -> Option<Hint> {
+    wait::retry_after(case).filter(|hint| !hint.wait.is_zero())
+}
+
+/// Whether a status without a meaning of its own may stand for a limit.
+fn may_be_a_limit(case: &Case<'_>) -> bool {
+    let is_unknown = || StatusCode::from_u16(case.status).is_ok_and(|status| status.canonical_reason().is_none());
+    case.status == 403 || ((400..500).contains(&case.status) && is_unknown())
 }
 
 /// Whether an answer names its error otherwise than by its status, or in words.
@@ -141,8 +163,8 @@ fn forbidden(case: &Case<'_>) -> Option<Decision> {
         github::limit(case)
     } else if flagged.into_iter().any(|place| case.body.in_error(place).is_some()) {
         Decision::new(Class::Filtered, "403 by moderation")
-    } else if let Some(spent) = openrouter::spent(case) {
-        spent
+    } else if let Some(decision) = openrouter::spent(case).or_else(|| told_when(case)) {
+        decision
     } else {
         // A key may lack one model and have the others.
         Decision { reach: LimitScope::Scope, ..Decision::new(Class::Account, "403: the key may not do this") }
@@ -203,6 +225,10 @@ fn by_status(case: &Case<'_>) -> Decision {
         }
         300..=499 | 501 | 505 | 511 if !matches!(case.status, 408 | 423 | 425) => match says(case, "true") {
             true => waiting(case, Class::Transient, step("the server says to retry")),
+            // Such as a page that is not there yet. It may be so for good, so it takes up retries, and holds no others.
+            false if (400..500).contains(&case.status) && time_to_come_back(case).is_some() => {
+                waiting(case, Class::Transient, step("the server says when to come back"))
+            }
             false => Decision::new(Class::Invalid, step("the request can never pass")),
         },
         _ => waiting(case, Class::Transient, step("server failure")),
