@@ -15,6 +15,9 @@ const OWN: u64 = 24;
 /// What a call opens: a connection, and one more that stays open for a while beside the one that took its place.
 pub(crate) const OF_A_CALL: u64 = 2;
 
+/// So many connections may be kept for the next calls to many hosts: those of 20 s.
+const BETWEEN_CALLS: u64 = 1_000;
+
 /// What a command opens: its pipes, a descriptor of its process, and one end of each pipe more while it begins.
 pub(crate) const OF_A_COMMAND: u64 = 8;
 
@@ -75,9 +78,25 @@ fn open_now() -> u64 {
 /// How many calls have room at once, of which each opens so many; none where there is no limit.
 #[cfg(unix)]
 pub(crate) fn room_for_calls(each: u64) -> Option<u32> {
+    left().map(|left| u32::try_from((left / each).max(1)).unwrap_or(u32::MAX))
+}
+
+/// How many files may be opened for calls; none where there is no limit.
+#[cfg(unix)]
+fn left() -> Option<u64> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current?;
-    let left = limit.saturating_sub(open_now() + OWN + KEPT as u64);
-    Some(u32::try_from((left / each).max(1)).unwrap_or(u32::MAX))
+    Some(limit.saturating_sub(open_now() + OWN + KEPT as u64))
+}
+
+/// Likewise.
+#[cfg(not(unix))]
+const fn left() -> Option<u64> {
+    None
+}
+
+/// Whether connections to many hosts may be kept between so many calls at once: few files would be left to calls.
+pub(crate) fn may_keep_connections(calls: u32) -> bool {
+    left().is_none_or(|left| left >= OF_A_CALL * u64::from(calls) + BETWEEN_CALLS)
 }
 
 /// Likewise.

@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use paceline_config::{
     Config, Environment, KeySource, Overrides, Proxy, SettingError, Source, Tier, Upstream, title_case,
 };
 use paceline_core::{Dimension, tier_and_part};
-use paceline_http::{check_proxy, client, gateway, proxy_of_environment};
+use paceline_http::{SenderConfig, check_proxy, client, gateway, proxy_of_environment};
 use paceline_providers::secrets::{SECRET, hidden};
 use paceline_providers::table::Scope;
 use paceline_store::{ACCOUNT, ScopeRow};
@@ -259,6 +260,12 @@ pub(crate) fn bound_by_files(upstream: &mut Upstream, each: u64) -> Result<(), F
         text::counted(u64::from(room), "call")
     );
     Ok(())
+}
+
+/// How the calls of a job are sent, with those headers and so much time for each.
+pub(crate) fn sending(upstream: &Upstream, headers: HeaderMap, timeout: Duration) -> SenderConfig {
+    let keeps_connections = files::may_keep_connections(upstream.pacer.concurrency.max());
+    SenderConfig { keeps_connections, ..SenderConfig::of(upstream, headers, timeout) }
 }
 
 /// The headers that every call to the upstream carries, its key among them.

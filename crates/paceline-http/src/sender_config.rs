@@ -38,6 +38,10 @@ pub struct SenderConfig {
     pub most_of_answers: usize,
     /// The header that a call's [`idempotency_key`](Call::idempotency_key) is sent in. Default: as the provider documents it.
     pub idempotency_header: Option<HeaderName>,
+    /// Whether a connection is kept for the next call to its host, where each host is a scope. Without that each call has a
+    /// connection of its own, which is closed behind it: where files are few, the idle connections of many hosts leave none to
+    /// calls. Default: true.
+    pub keeps_connections: bool,
     /// What follows if it is unknown whether a call was executed, and a retry would execute it twice. A call whose method is
     /// idempotent, or that carries a key in the idempotency header, is sent again in any case. Default:
     /// [`UnknownOutcome::Resend`] for prompts of language models, which have no effect but their cost, [`UnknownOutcome::Hold`]
@@ -62,6 +66,7 @@ impl SenderConfig {
             needs_answers: true,
             most_of_answers: MOST_OF_ANSWERS,
             idempotency_header: dialect.provider().idempotency_header(),
+            keeps_connections: true,
             unknown_outcome: None,
             gateway: None,
             dialect,

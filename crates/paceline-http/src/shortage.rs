@@ -13,11 +13,20 @@ use crate::no_answer::{causes, root_cause};
 const SHORTEST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_secs(90);
 
-/// Waits until this machine has room for a call. The log says so at most every 10 s.
-#[derive(Debug, Default)]
+/// Between two lines about it: what helps is not done in a moment.
+const TOLD_EACH: Duration = Duration::from_mins(1);
+
+/// Waits until this machine has room for a call. The log says so at most once a minute.
+#[derive(Debug)]
 pub struct Shortage {
     clock: Clock,
     repeats: Mutex<Repeats>,
+}
+
+impl Default for Shortage {
+    fn default() -> Self {
+        Self { clock: Clock::default(), repeats: Mutex::new(Repeats::each(TOLD_EACH)) }
+    }
 }
 
 impl Shortage {

@@ -46,25 +46,37 @@ const EVERY: Duration = Duration::from_secs(10);
 
 /// A trouble that may come again many times a second, such as a full disk: a line at first, and then one each 10 s at most, with
 /// how often it came. It is over once it has not come for 10 s.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Repeats {
+    every: Duration,
     /// Since the last line.
     times: u64,
     told: Option<Instant>,
     last: Option<Instant>,
 }
 
+impl Default for Repeats {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Repeats {
     /// None so far.
     pub const fn new() -> Self {
-        Self { times: 0, told: None, last: None }
+        Self::each(EVERY)
+    }
+
+    /// None so far, of a trouble with that time in place of the 10 s.
+    pub const fn each(every: Duration) -> Self {
+        Self { every, times: 0, told: None, last: None }
     }
 
     /// It came, at that time. Where a line is due: how often it came since the last one, this time included.
     pub fn came(&mut self, now: Instant) -> Option<u64> {
         self.times += 1;
         self.last = Some(now);
-        if self.told.is_some_and(|told| now < told + EVERY) {
+        if self.told.is_some_and(|told| now < told + self.every) {
             return None;
         }
         self.told = Some(now);
@@ -78,9 +90,9 @@ impl Repeats {
 
     /// What it kept from being done was done, at that time. Returns whether a line is to say that it is over.
     pub fn went_well(&mut self, now: Instant) -> bool {
-        let is_over = self.last.is_some_and(|last| now >= last + EVERY);
+        let is_over = self.last.is_some_and(|last| now >= last + self.every);
         if is_over {
-            *self = Self::new();
+            *self = Self::each(self.every);
         }
         is_over
     }
@@ -101,6 +113,9 @@ mod tests {
         assert_eq!(repeats.came(at(30_000)), Some(10));
         assert_eq!([39_999, 40_000, 50_000].map(|millis| repeats.went_well(at(millis))), [false, true, false]);
         assert_eq!(repeats.came(at(60_000)), Some(1), "a trouble of its own");
+        let mut seldom = Repeats::each(Duration::from_secs(60));
+        let told: Vec<_> = (0..150).filter_map(|tick| seldom.came(at(1_000 * tick))).collect();
+        assert_eq!(told, [1, 60, 60], "once a second for 150 s");
     }
 
     use paceline_core::{Cost, Pacer, PacerConfig};

@@ -99,7 +99,8 @@ pub(crate) async fn command(mut args: RunArgs, everywhere: &Everywhere) -> Resul
         SharedLimits::open(account.as_ref(), upstream.fleet.as_ref(), &upstream.pacer, limiter.clone(), false).await?;
     let _in_use = account.and_then(|account| account.mark(shared.is_shared()));
     let teller = JobTeller::of(&upstream, &headers, name_of(&args.output))?;
-    let sender = Sender::to(&upstream, headers, args.timeout).map_err(Failure::refused)?;
+    let sender =
+        Sender::by(&upstream, upstream::sending(&upstream, headers, args.timeout)).map_err(Failure::refused)?;
     let run = Run {
         clock,
         began,

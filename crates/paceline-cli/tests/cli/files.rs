@@ -2,7 +2,8 @@
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
@@ -57,19 +58,34 @@ fn a_soft_limit_below_the_hard_one_is_raised() {
     assert!(!log.contains("few files") && !log.contains("next try in"), "{log}");
 }
 
-/// Each host is asked once, and its connection would be kept for the next call.
+/// Each host is asked once, and its connection would be kept for the next call. One does not answer before all others were asked.
 #[test]
 fn idle_connections_of_many_hosts_leave_descriptors_to_new_ones() {
-    let servers: Vec<Server> = (0..80).map(|_| Server::new(|_| Reply::ok())).collect();
+    let (asked, (all_asked, are_asked)) = (Arc::new(AtomicU32::new(0)), std::sync::mpsc::channel());
+    let are_asked = Mutex::new(are_asked);
+    let answers = move || {
+        let (asked, all_asked) = (Arc::clone(&asked), all_asked.clone());
+        Server::new(move |_| {
+            if asked.fetch_add(1, Ordering::Relaxed) == 78 {
+                all_asked.send(()).expect("the last one waits");
+            }
+            Reply::ok()
+        })
+    };
+    let waits = Server::new(move |_| {
+        are_asked.lock().expect("one").recv().expect("the others are asked");
+        Reply::ok()
+    });
+    let servers: Vec<Server> = std::iter::once(waits).chain((0..79).map(|_| answers())).collect();
     let line = |(n, server): (usize, &Server)| {
         json!({"custom_id": n.to_string(), "method": "GET", "url": format!("{}/page", server.url())}).to_string() + "\n"
     };
     let job = Job::with_input(&servers.iter().enumerate().map(line).collect::<String>());
     let mut command = job.run(&servers[0]);
-    command.args(["--scope", "host", "--concurrency", "1", "--pace", "none", "--max-retries", "0"]);
+    command.args(["--scope", "host", "--concurrency", "2", "--pace", "none", "--max-retries", "0"]);
     let (code, log) = finish(&mut limited(&command, "ulimit -n 64"));
     assert_eq!((code, servers.iter().map(Server::count).sum::<usize>()), (0, 80), "{log}");
-    assert!(log.contains("no free files or ports") && !log.contains("next try in"), "{log}");
+    assert!(!log.contains("no free files or ports") && !log.contains("next try in"), "{log}");
 }
 
 /// The limit of a process that runs is taken away and given back.

@@ -127,6 +127,7 @@ impl Sender {
             warn_if_exposed("the client's key", &file, &key.display().to_string());
         }
         let (keeping, spare) = match upstream.dialect.scope() {
+            Scope::Host if !config.keeps_connections => (client()?.pool_max_idle_per_host(0), None),
             Scope::Host => (client()?.pool_idle_timeout(IDLE_OF_MANY_HOSTS).connector_layer(InTurn), Some(client()?)),
             _ => (client()?, None),
         };

@@ -106,7 +106,7 @@ impl Requests {
         }
         // What was delivered is done, whatever is said about it.
         let needs_answers = answers.is_some() || upstream.dialect.reads_successes();
-        let sending = SenderConfig { needs_answers, ..SenderConfig::of(&upstream, headers, timeout) };
+        let sending = SenderConfig { needs_answers, ..upstream::sending(&upstream, headers, timeout) };
         let sender = CurrentSender::new(upstream.clone(), sending)?;
         Ok(Self {
             limits_answers: upstream::limits_answers(&upstream),
