@@ -132,6 +132,8 @@ pub(crate) fn failed(item: &ClaimedItem, sent: &Sent, reason: GiveUp, request: &
         unexpected,
         address: Some(Arc::clone(&sent.address)),
         down: stayed_down.then(|| item.clone()),
+        known: sent.at,
+        overtaken: false,
     }
 }
 

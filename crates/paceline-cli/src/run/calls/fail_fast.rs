@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use paceline_core::{Class, GiveUp};
+use paceline_core::{Class, GiveUp, Timestamp};
 use paceline_providers::SCHEMA_MISMATCH;
 use paceline_store::{ClaimedItem, Finished};
 
@@ -67,6 +67,10 @@ pub(crate) struct Failed {
     pub(crate) address: Option<Arc<str>>,
     /// The item, where it has no answer because the API stayed down.
     pub(crate) down: Option<ClaimedItem>,
+    /// When that was known.
+    pub(crate) known: Timestamp,
+    /// Others succeeded behind it whose calls had left before: they do not show that its host lets anything pass any more.
+    pub(crate) overtaken: bool,
 }
 
 /// What all failures may have in common, and whose they are.
@@ -91,6 +95,11 @@ impl Failed {
         let (status, code, address) = (*status, code.as_deref(), address.as_deref());
         Failure { ordinal: finished.ordinal, scope, status, code, message, unexpected: *unexpected, address }
     }
+}
+
+/// Whether a failure is held back: with a few more it may stop its host.
+fn is_held(rows: &AlikeByScope<u64>, failed: &Failed) -> bool {
+    failed.overtaken || rows.decides(&failed.scope, &failed.finished.ordinal)
 }
 
 /// What to do where a scope is stopped, by the failure of all of its items: its first ones of the run, or its last.
@@ -160,9 +169,13 @@ impl FailFast {
         self
     }
 
-    /// An item of that scope succeeded, or failed otherwise than by a final refusal.
-    pub(crate) fn ended_otherwise(&mut self, scope: &Arc<str>) -> Vec<Failed> {
+    /// An item of that scope succeeded, or failed otherwise than by a final refusal; `left`: when the call left that succeeded.
+    pub(crate) fn ended_otherwise(&mut self, scope: &Arc<str>, left: Option<Timestamp>) -> Vec<Failed> {
         self.stopped_before.remove(scope);
+        let rows = &self.rows;
+        for failed in self.held_back.iter_mut().filter(|failed| failed.scope == *scope) {
+            failed.overtaken = is_held(rows, failed) && left.is_some_and(|left| left <= failed.known);
+        }
         self.rows.ended_otherwise(scope, None);
         self.disarm()
     }
@@ -188,15 +201,13 @@ impl FailFast {
             return self.take_held_back();
         }
         let rows = &self.rows;
-        let is_held = |failed: &Failed| rows.decides(&failed.scope, &failed.finished.ordinal);
-        self.held_back.extract_if(.., |failed| !is_held(failed)).collect()
+        self.held_back.extract_if(.., |failed| !is_held(rows, failed)).collect()
     }
 
     /// The items wait again that stop their host.
     fn waiting_again(&mut self, scope: &str) -> Vec<Failed> {
         let rows = &self.rows;
-        let decided = |failed: &Failed| *failed.scope == *scope && rows.decides(scope, &failed.finished.ordinal);
-        self.held_back.extract_if(.., |failed| decided(failed)).collect()
+        self.held_back.extract_if(.., |failed| *failed.scope == *scope && is_held(rows, failed)).collect()
     }
 
     /// An answer is not what the user expects, and its item is tried again. `has_others`: the job has other scopes.
@@ -204,7 +215,7 @@ impl FailFast {
         &mut self,
         failure: &Failure<'_>,
         has_others: impl FnOnce() -> bool,
-        more_wait: impl Fn() -> bool,
+        mut more_wait: impl FnMut() -> bool,
     ) -> FailFastDecision {
         if self.is_still_so(failure) && more_wait() {
             let stop = Some(self.still_fails(failure));
@@ -229,7 +240,7 @@ impl FailFast {
         &mut self,
         failed: Failed,
         has_others: impl FnOnce() -> bool,
-        more_wait: impl Fn() -> bool,
+        mut more_wait: impl FnMut() -> bool,
     ) -> FailFastDecision {
         if self.stopped_scopes.contains(&failed.scope) {
             return FailFastDecision::PutBack { items: vec![failed], stop: None };
@@ -248,6 +259,9 @@ impl FailFast {
             return self.stop(&failed.failure(), has_others);
         }
         let decides = self.rows.decides(&failed.scope, &failed.finished.ordinal);
+        for before in self.held_back.iter_mut().filter(|before| before.scope == failed.scope) {
+            before.overtaken &= before.status == failed.status && before.code == failed.code;
+        }
         let more = (row.is_some() || decides) && shows == Shows::Nothing && more_wait();
         let count = row.filter(|_| more);
         let stop = count.map(|count| self.stop_scope(&failed.failure(), count, has_others()));
@@ -257,6 +271,7 @@ impl FailFast {
             (Shows::Nothing, None) => {
                 if decides && !more {
                     self.rows.no_more_come(&scope);
+                    self.held_back.iter_mut().for_each(|held| held.overtaken &= held.scope != scope);
                 }
                 FailFastDecision::Record(self.disarm())
             }

@@ -12,6 +12,7 @@ pub(crate) mod fail_fast;
 pub(crate) mod fallback;
 pub(crate) mod held_up;
 pub(crate) mod item;
+pub(crate) mod on_their_way;
 pub(crate) mod permit_queue;
 pub(crate) mod reachability;
 pub(crate) mod record;

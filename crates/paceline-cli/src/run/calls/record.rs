@@ -23,6 +23,7 @@ use crate::run::calls::fail_fast::{FailFast, Failed, Failure, TOO_LARGE};
 use crate::run::calls::fallback::Down;
 use crate::run::calls::held_up::HeldUp;
 use crate::run::calls::item::{Context, Impossible, Pause, Sent, Tried, TryEnd};
+use crate::run::calls::on_their_way::OnTheirWay;
 use crate::run::calls::reachability::Reachability;
 use crate::run::calls::stop::StopReason;
 use crate::run::job::holds::{self, Holds};
@@ -182,8 +183,8 @@ impl Recorder {
         self.same.undecided()
     }
 
-    /// Records the end of a try.
-    pub(crate) fn record(&mut self, context: &Context, tried: Tried) -> Recorded {
+    /// Records the end of a try; `others`: items that have not ended.
+    pub(crate) fn record(&mut self, context: &Context, tried: Tried, others: &mut OnTheirWay) -> Recorded {
         let Tried { item, end } = tried;
         match end {
             TryEnd::Withheld => self.give_back(&item),
@@ -198,10 +199,10 @@ impl Recorder {
                 let stop = Some(StopReason::Input { message: broken.to_string() });
                 Recorded { stop, ..self.give_back(&item) }
             }
-            TryEnd::Impossible(why) => self.impossible(context, &item, &why),
+            TryEnd::Impossible(why) => self.impossible(context, &item, &why, others),
             TryEnd::Sent(sent) => {
                 let shows = shows_its_scope(sent.exchange.reading.class);
-                let recorded = self.sent(context, &item, *sent);
+                let recorded = self.sent(context, &item, *sent, others);
                 context.tested.ended(&item.scope, shows);
                 recorded
             }
@@ -254,7 +255,13 @@ impl Recorder {
         self.held_up.as_ref()?.describe(now)
     }
 
-    fn impossible(&mut self, context: &Context, item: &ClaimedItem, why: &Impossible) -> Recorded {
+    fn impossible(
+        &mut self,
+        context: &Context,
+        item: &ClaimedItem,
+        why: &Impossible,
+        others: &mut OnTheirWay,
+    ) -> Recorded {
         let (code, class, reason) = match why {
             Impossible::TooLarge(_) => (TOO_LARGE, Class::Invalid, "too_large"),
             Impossible::Unknown(reason) => ("unrecorded", Class::Transient, reason.as_str()),
@@ -285,11 +292,13 @@ impl Recorder {
             down: Some(item)
                 .filter(|_| expired && item.tally.last.is_some() && GiveUp::Deadline.stayed_down(class))
                 .cloned(),
+            known: context.now(),
+            overtaken: false,
         };
-        self.ended(context, failed)
+        self.ended(context, failed, others)
     }
 
-    fn sent(&mut self, context: &Context, item: &ClaimedItem, sent: Sent) -> Recorded {
+    fn sent(&mut self, context: &Context, item: &ClaimedItem, sent: Sent, others: &mut OnTheirWay) -> Recorded {
         let adds = entry::added(item, &sent);
         let usage = sent.exchange.reading.usage.unwrap_or_default();
         self.figures.add(&adds, usage);
@@ -332,7 +341,7 @@ impl Recorder {
                     let decision = self.same.mismatched(
                         &failure,
                         ended::has_scopes(&self.journal),
-                        ended::more_wait(&self.journal, context, &item.scope),
+                        ended::more_wait(&self.journal, others, &item.scope),
                     );
                     recorded = self.follow(context, &item.scope, decision).over(recorded);
                 }
@@ -340,7 +349,7 @@ impl Recorder {
             }
             NextAction::GiveUp { reason, request } => {
                 let failed = entry::failed(item, &sent, *reason, request, adds);
-                recorded = self.ended(context, failed).over(recorded);
+                recorded = self.ended(context, failed, others).over(recorded);
             }
             _ if sent.exchange.reading.class == Class::Success => self.succeeded(item, sent, adds),
             _ => {
@@ -354,7 +363,7 @@ impl Recorder {
     }
 
     fn succeeded(&mut self, item: &ClaimedItem, sent: Sent, adds: CallTotals) {
-        for earlier in self.same.ended_otherwise(&item.scope) {
+        for earlier in self.same.ended_otherwise(&item.scope, Some(sent.at)) {
             self.fail(earlier);
         }
         self.failing.remove(&item.scope);

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use paceline::{PauseCause, ScopeSnapshot, ScopeState};
 use paceline_core::{Instant, WaitCause};
-use tokio::sync::oneshot;
 
 use super::{Dispatcher, LONGEST_BLIND, LOOKS_TAKE, TICK};
 use crate::run::calls::item::{Context, Phase};
@@ -68,10 +67,8 @@ impl Dispatcher {
 
     /// Asks for what was recorded to be on the disk, by a claim of nothing that comes behind it.
     pub(super) fn flush(&mut self) {
-        let (reply, answer) = oneshot::channel();
-        // The answer has no receiver any more only when the run has failed.
-        self.parts.journal.claim_items(Vec::new(), move |claim| drop(reply.send(claim)));
-        (self.claiming, self.flushed) = (Some(answer), true);
+        self.parts.journal.claim_items(Vec::new(), self.on_their_way.claims());
+        self.flushed = true;
     }
 
     /// A scope of which calls fail, or are refused by a server that names no time, and none has succeeded for `--max-wait`, is
@@ -117,7 +114,7 @@ impl Dispatcher {
 
     /// The earliest moment at which a call can start; none while calls are in flight or when it is not known.
     pub(super) fn next_start(&self) -> Option<Instant> {
-        if self.parts.context.in_flight.load(Ordering::Relaxed) > 0 || self.claiming.is_some() {
+        if self.parts.context.in_flight.load(Ordering::Relaxed) > 0 || self.on_their_way.is_claiming() {
             return None;
         }
         let stored = self.next_due.filter(|_| !self.crowded).map(|due| self.parts.context.instant(due));

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use paceline::clock;
 use paceline_store::{DeferReason, JournalError, Rows};
-use tokio::sync::oneshot;
 
-use super::{Dispatcher, answered};
+use super::Dispatcher;
 use crate::exit::Failure;
 use crate::run::calls::fallback::{Answered, Down, Without};
 use crate::run::calls::stop::{StayedDown, StopReason};
@@ -43,10 +42,8 @@ impl Dispatcher {
         };
         while !left.is_empty() && self.abandon_at.is_none() {
             let page = left.drain(..left.len().min(AT_A_TIME)).collect();
-            let (reply, answer) = oneshot::channel();
-            // The answer has no receiver any more only when the run has failed.
-            self.parts.journal.claim_items(page, move |claim| drop(reply.send(claim)));
-            let claim = answered(&mut Some(answer)).await?;
+            self.parts.journal.claim_items(page, self.on_their_way.claims());
+            let claim = self.on_their_way.answered().await?;
             let context = Arc::clone(&self.parts.context);
             let down: Vec<Down> =
                 claim.items.into_iter().map(|item| Down { item, without: Without::Waits(reason) }).collect();

@@ -7,7 +7,6 @@ mod ending;
 mod fallbacks;
 mod left_out;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,7 +14,7 @@ use std::time::Duration;
 
 use paceline_core::{Instant, LimitScope, ScopeSnapshot, ScopeState, Timestamp};
 use paceline_store::{CallTotals, ClaimExcept, ClaimedItems, Journal, JournalError, SnapshotUpdate};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -26,6 +25,7 @@ use crate::run::calls::bounds::StartedItems;
 use crate::run::calls::disk_watch::DiskWatch;
 use crate::run::calls::fallback::Fallbacks;
 use crate::run::calls::item::{Context, Phase, Tried, TryEnd};
+use crate::run::calls::on_their_way::{OnTheirWay, failure_of};
 use crate::run::calls::permit_queue::PermitQueue;
 use crate::run::calls::record::{Recorded, Recorder};
 use crate::run::calls::signals::Interruptions;
@@ -62,8 +62,7 @@ pub(crate) struct Dispatcher {
     tasks: JoinSet<Tried>,
     /// Where they ask for their permits.
     lane: PermitQueue,
-    by_scope: BTreeMap<Arc<str>, usize>,
-    claiming: Option<oneshot::Receiver<Result<ClaimedItems, JournalError>>>,
+    on_their_way: OnTheirWay,
     /// When the next claim can find something; none when nothing waits.
     next_due: Option<Timestamp>,
     /// The scope of the item that is due next, and when that is, as far as it is known.
@@ -151,8 +150,7 @@ impl Dispatcher {
             parts,
             tasks: JoinSet::new(),
             lane: PermitQueue::default(),
-            by_scope: BTreeMap::new(),
-            claiming: None,
+            on_their_way: OnTheirWay::default(),
             next_due: Some(Timestamp::from_millis(0)),
             next_of: None,
             due_meanwhile: None,
@@ -194,7 +192,7 @@ impl Dispatcher {
                         self.settle(tried.map_err(Failure::interrupted)?);
                     }
                 }
-                claim = answered(&mut self.claiming) => self.start(claim?),
+                claim = self.on_their_way.answered() => self.start(claim?),
                 ended = self.parts.fallbacks.next() => self.fell_back(ended),
                 () = sleep(due) => {}
                 _ = ticks.tick() => self.tick(),
@@ -229,7 +227,7 @@ impl Dispatcher {
         // What other lines a host could get is for the others then.
         let takes_none = self.parts.reading.is_none() || self.parts.hosts.is_some() && self.begun.used_up();
         let nothing_comes = self.next_due.is_none() && takes_none;
-        let is_quiet = self.tasks.is_empty() && self.claiming.is_none() && self.parts.fallbacks.is_empty();
+        let is_quiet = self.tasks.is_empty() && !self.on_their_way.is_claiming() && self.parts.fallbacks.is_empty();
         is_quiet && (self.stop.is_some() || nothing_comes)
     }
 
@@ -257,21 +255,19 @@ impl Dispatcher {
     fn claim_if_useful(&mut self) {
         let window = self.window();
         let due = self.next_due.is_some_and(|due| due <= self.parts.context.now());
-        if self.stop.is_some() || self.claiming.is_some() || self.crowded || self.parts.fallbacks.is_full() || !due {
+        let is_claiming = self.on_their_way.is_claiming();
+        if self.stop.is_some() || is_claiming || self.crowded || self.parts.fallbacks.is_full() || !due {
             return;
         }
-        let (reply, answer) = oneshot::channel();
-        // The answer has no receiver any more only when the run has failed.
-        let reply = move |claim| drop(reply.send(claim));
         if self.begun.full() {
             let room = (window * SCOPES_AT_ONCE).saturating_sub(self.tasks.len());
+            let reply = self.on_their_way.claims();
             self.parts.journal.claim_items(self.begun.due(self.parts.context.now(), room), reply);
-            self.claiming = Some(answer);
             return;
         }
         let is_tested = |scope: &str| self.parts.context.tested.has(scope);
         let (full, others): (Vec<_>, Vec<_>) =
-            self.by_scope.iter().partition(|(scope, tried)| **tried * 4 > window * 3 || is_tested(scope));
+            self.on_their_way.tried().iter().partition(|(scope, tried)| **tried * 4 > window * 3 || is_tested(scope));
         let fullest = others.iter().map(|(_, tried)| **tried).max().unwrap_or_default();
         let room = (window * SCOPES_AT_ONCE).saturating_sub(self.tasks.len()).min(window - fullest);
         if room * 4 < window && !self.tasks.is_empty() {
@@ -284,8 +280,8 @@ impl Dispatcher {
             full.into_iter().partition(|(scope, tried)| is_open && **tried * 4 <= window * 5 && !is_tested(scope));
         let [new, all] = [new, all].map(|full| full.into_iter().map(|(scope, _)| Arc::clone(scope)).collect());
         let except = ClaimExcept { all, new };
+        let reply = self.on_their_way.claims();
         self.parts.journal.claim(self.parts.context.now(), room.min(self.begun.left()), except, reply);
-        self.claiming = Some(answer);
         self.due_meanwhile = None;
     }
 
@@ -307,7 +303,7 @@ impl Dispatcher {
         }
         for item in claim.items {
             self.begun.tried(item.ordinal);
-            *self.by_scope.entry(Arc::clone(&item.scope)).or_default() += 1;
+            self.on_their_way.begins(&item);
             let (context, turn) = (Arc::clone(&self.parts.context), self.lane.enqueue());
             // A task moves its future when it begins, and when it ends: that of a try is large.
             self.tasks.spawn(Box::pin(async move { context.attempt(item, turn).await }));
@@ -317,18 +313,12 @@ impl Dispatcher {
 
     fn settle(&mut self, tried: Tried) {
         self.crowded = false;
-        // Only scopes of which something is tried: each claim looks at all of these.
-        if let Some(count) = self.by_scope.get_mut(&tried.item.scope) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                self.by_scope.remove(&tried.item.scope);
-            }
-        }
+        self.on_their_way.ended(&tried.item);
         let (ordinal, sent) = (tried.item.ordinal, matches!(tried.end, TryEnd::Sent(_)));
         let scope = Arc::clone(&tried.item.scope);
         let recorded = match self.leaves_out(&tried) {
             true => Recorded::default(),
-            false => self.parts.recorder.record(&self.parts.context, tried),
+            false => self.parts.recorder.record(&self.parts.context, tried, &mut self.on_their_way),
         };
         self.begin_fallbacks();
         self.next_due = earlier(self.next_due, recorded.due);
@@ -448,7 +438,7 @@ impl Dispatcher {
     }
 
     fn time_to_claim(&self) -> Option<Duration> {
-        if self.stop.is_some() || self.claiming.is_some() || self.crowded {
+        if self.stop.is_some() || self.on_their_way.is_claiming() || self.crowded {
             return None;
         }
         let wait = self.next_due?.saturating_since(self.parts.context.now());
@@ -460,25 +450,8 @@ impl Dispatcher {
 /// So many scopes that stopped are told of, one by one.
 const TOLD: u32 = 5;
 
-fn failure_of(error: &JournalError) -> Failure {
-    if error.is_journal_taken() { Failure::Lost(error.to_string()) } else { Failure::interrupted(error) }
-}
-
 fn earlier(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
     [a, b].into_iter().flatten().min()
-}
-
-async fn answered(
-    claiming: &mut Option<oneshot::Receiver<Result<ClaimedItems, JournalError>>>,
-) -> Result<ClaimedItems, Failure> {
-    let Some(answer) = claiming else { return std::future::pending().await };
-    let claim = answer.await.map_err(|_| Failure::interrupted("the journal went away"))?;
-    *claiming = None;
-    match claim {
-        // The run has ended for that, and looks for nothing more.
-        Err(JournalError::DiskFull(_)) => Ok(ClaimedItems::default()),
-        claim => claim.map_err(|error| failure_of(&error)),
-    }
 }
 
 async fn further<T>(reading: &mut Option<mpsc::Receiver<T>>) -> Option<T> {

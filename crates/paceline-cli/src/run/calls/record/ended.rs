@@ -8,6 +8,7 @@ use paceline_store::{ACCOUNT, Journal};
 use super::{Recorded, Recorder, stop_scope};
 use crate::run::calls::fail_fast::{FailFastDecision, Failed};
 use crate::run::calls::item::Context;
+use crate::run::calls::on_their_way::OnTheirWay;
 
 /// Whether the job has several scopes, as far as its input is read.
 pub(super) fn has_scopes(journal: &Journal) -> impl FnOnce() -> bool {
@@ -15,24 +16,20 @@ pub(super) fn has_scopes(journal: &Journal) -> impl FnOnce() -> bool {
 }
 
 /// Whether the scope has other items that have not ended: in the journal, or on their way.
-pub(super) fn more_wait(journal: &Journal, context: &Context, scope: &str) -> impl Fn() -> bool {
-    let on_their_way = || {
-        let limiter = &context.limiter;
-        let view = limiter.scope_snapshot(&limiter.scope(scope));
-        view.is_some_and(|view| view.waiting > 0 || view.concurrency.in_flight > 0)
-    };
-    move || on_their_way() || journal.waits_in(scope).unwrap_or(true)
+pub(super) fn more_wait(journal: &Journal, others: &mut OnTheirWay, scope: &str) -> impl FnMut() -> bool {
+    move || others.are_more(scope, || journal.waits_in(scope).unwrap_or(true))
 }
 
 impl Recorder {
     /// The end of an item without success.
-    pub(super) fn ended(&mut self, context: &Context, failed: Failed) -> Recorded {
+    pub(super) fn ended(&mut self, context: &Context, mut failed: Failed, others: &mut OnTheirWay) -> Recorded {
+        failed.known = context.now();
         let by_the_request = matches!(failed.class, Class::Invalid | Class::Filtered);
         let scope = Arc::clone(&failed.scope);
         let decision = if by_the_request || failed.unexpected {
-            self.same.failed(failed, has_scopes(&self.journal), more_wait(&self.journal, context, &scope))
+            self.same.failed(failed, has_scopes(&self.journal), more_wait(&self.journal, others, &scope))
         } else {
-            let mut all = self.same.ended_otherwise(&scope);
+            let mut all = self.same.ended_otherwise(&scope, None);
             all.push(failed);
             FailFastDecision::Record(all)
         };
