@@ -396,6 +396,12 @@ fn the_result_of_a_list_says_its_address_which_may_name_it() {
             assert_eq!(told, [(&json!(id), &json!(address(path)))], "{log}");
         }
     }
+    for (header, column) in [("url", "url"), ("URL", "URL"), ("URL", "url"), ("Url", "Url")] {
+        let job = job_of("in.csv", &format!("{header},n\n{},3\n", address("/a")));
+        let (code, log) = run(&job, &server, "in.csv", &["--id-column", column]);
+        assert_eq!(code, 0, "{header} as {column}: {log}");
+        assert_eq!(job.lines("out.jsonl")[0]["custom_id"], address("/a"));
+    }
     let twice = job_of("in.txt", &format!("{0}\n{0}\n", address("/a")));
     let (code, log) = run(&twice, &server, "in.txt", &["--id-column", "url"]);
     assert!(code == 2 && log.contains("the same as in line 1"), "{log}");

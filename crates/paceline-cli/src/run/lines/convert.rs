@@ -240,12 +240,20 @@ impl Converter {
 
     /// Refuses a header without the columns that requests need. Programs for tables write `URL` too.
     fn check_header(&self, names: &mut [String]) -> Result<(), Error> {
-        if let Some(column) = self.id_column.as_ref().filter(|column| !names.contains(column)) {
-            let columns = names.join(", ");
-            return Err(Error::Table(format!(
-                "it has no column {column:?}, which --id-column names; its columns are {columns}"
-            )));
+        let columns = names.join(", ");
+        self.check_columns(names)?;
+        let is_named = |id: &str| names.iter().any(|name| name == id || *name == id.to_ascii_lowercase());
+        match &self.id_column {
+            Some(column) if !is_named(column) => {
+                let message =
+                    format!("it has no column {column:?}, which --id-column names; its columns are {columns}");
+                Err(Error::Table(message))
+            }
+            _ => Ok(()),
         }
+    }
+
+    fn check_columns(&self, names: &mut [String]) -> Result<(), Error> {
         let Requests::Lines { takes_bodies } = self.requests else { return Ok(()) };
         if names.iter().any(|name| name == "url") {
             return Ok(());
@@ -268,7 +276,9 @@ impl Converter {
         let Some(column) = self.id_column.as_ref().filter(|_| !is_page) else {
             return Ok(row.remove("custom_id").or_else(|| row.get("id").cloned()).filter(|id| id != ""));
         };
-        let id = row.get(column).cloned().filter(|id| !id.is_null() && id != "");
+        // The header may have been written in capitals.
+        let cell = row.get(column).or_else(|| row.get(&column.to_ascii_lowercase()));
+        let id = cell.cloned().filter(|id| !id.is_null() && id != "");
         id.map(Some).ok_or_else(|| format!("nothing in {column}, the column that names it (--id-column)"))
     }
 
