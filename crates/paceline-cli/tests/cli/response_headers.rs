@@ -65,6 +65,26 @@ fn a_body_that_is_no_text_is_kept_with_what_says_what_it_is() {
     assert_eq!(response(&lines, "item-1")["headers"], json!({"content-type": "application/zip"}));
 }
 
+/// The bytes of ISO-2022-JP, and of UTF-16 without a mark, are UTF-8 too.
+#[test]
+fn a_text_in_another_charset_is_kept_with_its_name() {
+    let server = Server::new(|arrival| match arrival.item.as_str() {
+        "item-0" => Reply::text(200, "text/html; charset=utf-16le", &b"<\0p\0>\0h\0i\0"[..]),
+        "item-1" => Reply::text(200, "text/html;CHARSET=\"ISO-2022-JP\"", &b"<p>\x1b$BF|K\\\x1b(B</p>"[..]),
+        "item-2" => Reply::text(200, "text/html; charset=\"UTF-8\"", &b"<p>"[..]),
+        _ => Reply::text(200, "text/plain; format=flowed", &b"hi"[..]),
+    });
+    let job = Job::new(4);
+    assert_eq!(finish(&mut job.run(&server)).0, 0);
+    let lines = job.lines("out.jsonl");
+    let kept = |item| (response(&lines, item)["body"].clone(), response(&lines, item).get("headers").cloned());
+    let utf_16 = json!({"content-type": "text/html; charset=utf-16le"});
+    assert_eq!(kept("item-0"), (json!("<\0p\0>\0h\0i\0"), Some(utf_16)));
+    let japanese = json!({"content-type": "text/html;CHARSET=\"ISO-2022-JP\""});
+    assert_eq!(kept("item-1"), (json!("<p>\u{1b}$BF|K\\\u{1b}(B</p>"), Some(japanese)));
+    assert_eq!([kept("item-2").1, kept("item-3").1], [None, None]);
+}
+
 /// A crash may come after a line was written and before the journal knows of it.
 #[test]
 fn a_line_with_headers_is_recorded_after_a_crash() {

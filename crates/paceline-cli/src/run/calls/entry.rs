@@ -217,7 +217,7 @@ pub(crate) fn recorded<'a>(
 /// The fields that a later call may need, such as the next page and the state of a resource; none where the answer has none. They
 /// are listed by name, so that no cookie and no key ever stands among them.
 pub(crate) fn kept_headers(answer: &Response<Bytes>) -> Option<Box<RawValue>> {
-    let is_text = std::str::from_utf8(answer.body()).is_ok();
+    let is_text = std::str::from_utf8(answer.body()).is_ok() && !names_another_charset(answer);
     let fields: BTreeMap<&str, String> = KEPT
         .iter()
         .filter(|name| !is_text || **name != CONTENT_TYPE)
@@ -233,6 +233,16 @@ pub(crate) fn kept_headers(answer: &Response<Bytes>) -> Option<Box<RawValue>> {
         })
         .collect();
     (!fields.is_empty()).then(|| to_raw_value(&fields).expect("names and texts are always JSON"))
+}
+
+/// Whether the body is in another charset than UTF-8: its bytes may be UTF-8 all the same, as those of UTF-16 without a mark.
+fn names_another_charset(answer: &Response<Bytes>) -> bool {
+    let content_type = answer.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let mut parameters = content_type.split(';').filter_map(|parameter| parameter.split_once('='));
+    let charset = parameters.find(|(name, _)| name.trim().eq_ignore_ascii_case("charset"));
+    let is_known =
+        |charset: &str| ["utf-8", "utf8", "us-ascii"].iter().any(|known| charset.eq_ignore_ascii_case(known));
+    charset.is_some_and(|(_, charset)| !is_known(charset.trim().trim_matches('"')))
 }
 
 /// The target of a redirect without what looks like a secret, as the message about it has it. What is no secret in a query stays.
