@@ -392,18 +392,18 @@ impl StopReason {
     fn same_failure(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::SameFailure { scope: Some(scope), which: STILL, status, advice, message, .. } => {
-                let status = with_status(",", *status);
+                let told = with_status(",", *status, message);
                 write!(
                     f,
-                    "{scope} still answers as in the run before{status}: {message}; {advice}, or send to it anyway with --stop-after-same 0"
+                    "{scope} still answers as in the run before{told}; {advice}, or send to it anyway with --stop-after-same 0"
                 )
             }
             Self::SameFailure { scope, which, count, status, advice, message } => {
                 let of = scope.as_ref().map(|scope| format!(" of {scope}")).unwrap_or_default();
-                let status = with_status("", *status);
+                let told = with_status("", *status, message);
                 write!(
                     f,
-                    "the {which} {count} items{of} all failed the same way{status}: {message}; {advice}, or continue anyway with --stop-after-same 0"
+                    "the {which} {count} items{of} all failed the same way{told}; {advice}, or continue anyway with --stop-after-same 0"
                 )
             }
             _ => Ok(()),
@@ -411,9 +411,13 @@ impl StopReason {
     }
 }
 
-/// With which status, behind that.
-fn with_status(behind: &str, status: Option<u16>) -> String {
-    status.map(|status| format!("{behind} with status {status}")).unwrap_or_default()
+/// With which status and message, behind that. One without a message of its own names the status.
+fn with_status(behind: &str, status: Option<u16>, message: &str) -> String {
+    match status {
+        Some(status) if message.starts_with(&format!("status {status}")) => format!("{behind} with {message}"),
+        Some(status) => format!("{behind} with status {status}: {message}"),
+        None => format!(": {message}"),
+    }
 }
 
 fn calls(in_flight: Option<u64>) -> String {
