@@ -9,6 +9,8 @@ pub(super) struct Prompt {
     pub(super) characters: u64,
     /// The same in quarters of a token, as its scripts let guess: see [`quarters_of`].
     pub(super) quarters: u64,
+    /// Those of the texts alone, without the form around them; all of them where nothing is told apart.
+    pub(super) of_texts: u64,
     /// The same in bytes.
     pub(super) bytes: u64,
     /// Parts that are no text: pictures, sounds and files, and what the server adds by itself, such as an earlier conversation.
@@ -52,18 +54,24 @@ const ENCODED: [&[u8]; 3] = [b"data", b"bytes", b"file_data"];
 /// Ollama's list of encoded pictures.
 const PICTURES: &[u8] = b"images";
 
+/// Members whose text is form as well.
+const FORM: [&[u8]; 3] = [b"model", b"role", b"type"];
+
 impl Prompt {
     /// A body of so many bytes that is not read: as if it were text, and all of it ASCII.
     pub(super) const fn of_unread(bytes: u64) -> Self {
-        Self { characters: bytes, quarters: bytes, bytes, parts: 0 }
+        Self { characters: bytes, quarters: bytes, of_texts: bytes, bytes, parts: 0 }
     }
 
     /// What that body holds. It need not be JSON.
     pub(super) fn of(body: &[u8]) -> Self {
         let (mut parts, mut encoded) = (0, Encoded::default());
         let (mut key, mut in_list) = (&b""[..], false);
-        for Text { before, text } in Texts(body) {
+        // The bytes of the texts, and of the last one, which is none where a colon follows.
+        let (mut texts, mut last, mut rest) = (0, 0, Texts(body));
+        for Text { before, text } in rest.by_ref() {
             let (is_value, opens) = (before == b":", Opens::of(before));
+            texts += if before.starts_with(b":") { 0 } else { last };
             let is_part = match opens {
                 Some(Opens::Object) => {
                     HOLDERS.contains(&key) || OF_BEDROCK.contains(&key) && [&b"format"[..], b"source"].contains(&text)
@@ -78,17 +86,24 @@ impl Prompt {
             let may_be_encoded =
                 is_value && ENCODED.contains(&key) || is_part && key == PICTURES || in_list && before == b",";
             in_list = false;
+            last = if is_value && FORM.contains(&key) { 0 } else { text.len() as u64 };
             if is_data_url(text) || may_be_encoded && is_encoded(text) {
                 encoded.add(text);
                 in_list = !is_value;
+                last = 0;
             }
             key = text;
         }
+        texts += if rest.0.trim_ascii_start().starts_with(b":") { 0 } else { last };
         let characters = body.iter().filter(|byte| **byte & 0xC0 != 0x80).count();
+        let [quarters, bytes] = [quarters_of(body), body.len() as u64].map(|all| all.saturating_sub(encoded.bytes));
+        // The form is of ASCII.
+        let of_texts = quarters.saturating_sub(bytes.saturating_sub(texts));
         Self {
             characters: (characters as u64).saturating_sub(encoded.bytes),
-            quarters: quarters_of(body).saturating_sub(encoded.bytes),
-            bytes: (body.len() as u64).saturating_sub(encoded.bytes),
+            quarters,
+            of_texts: if texts == 0 { quarters } else { of_texts },
+            bytes,
             parts: u64::max(parts, encoded.texts),
         }
     }
@@ -259,8 +274,28 @@ mod tests {
             format!(r#"{{"role":"user","content":"{data}"}}"#),
             format!(r#"{{"type":"text","data":"{}"}}"#, "a few words and ".repeat(1_000)),
         ] {
-            let found = Prompt::of(text.as_bytes());
+            let found = Prompt { of_texts: text.len() as u64, ..Prompt::of(text.as_bytes()) };
             assert_eq!(found, Prompt::of_unread(text.len() as u64));
+        }
+    }
+
+    #[test]
+    fn the_form_around_texts_is_told_apart() {
+        for (body, texts) in [
+            (
+                r#"{"model":"m","messages":[{"role":"user","content":"four"},{"content":["five5", "six666"]}],"n":1}"#,
+                15,
+            ),
+            (
+                r#"{"contents":[{"role":"user","parts":[{"text":"\u4e2d"}]}],"generationConfig":{"maxOutputTokens":5}}"#,
+                4,
+            ),
+            (r#"{"messages":[{"content":[{"type":"text","text":"four"}],"role":"user"}],"seed": 1}"#, 4),
+            (r#"["four"]"#, 4),
+            (r#"{"input":[[1,2,3]],"model":"m"}"#, 31),
+            ("no JSON", 7),
+        ] {
+            assert_eq!(Prompt::of(body.as_bytes()).of_texts, texts, "{body}");
         }
     }
 

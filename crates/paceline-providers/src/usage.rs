@@ -26,7 +26,7 @@ pub struct Usage {
     pub output_tokens: u64,
     /// Units of the provider's own: capacity units, query points.
     pub units: u64,
-    /// Only a total was reported: all of it is in `input_tokens`, or it was [divided](Self::divided) by estimates.
+    /// Only a total was reported: all of it is in `input_tokens`, or it was [divided](Self::divided) by an estimate.
     pub undivided: bool,
 }
 
@@ -52,16 +52,17 @@ impl Usage {
         self.prompt_tokens().saturating_add_signed(self.cache_price)
     }
 
-    /// With a total divided, where nothing else was reported. The answer has the tokens that the prompt is not expected to have,
-    /// and no fewer than its length says, or than the `longest` one that its request allows where those are fewer; none where
-    /// that is 0.
+    /// With a total divided, where nothing else was reported: by an estimate, and so that it is rather too dear. The answer has
+    /// what is above the texts of the prompt, and no less than its own texts say, or than the `longest` one that its request
+    /// allows where those are fewer; where that is 0, all is the prompt.
     #[must_use]
     pub fn divided(self, ratio: &TokenRatio, longest: Option<u64>, request: &[u8], answer: &[u8]) -> Self {
         if !self.undivided || longest == Some(0) {
-            return self;
+            return Self { undivided: false, ..self };
         }
-        let (total, least) = (self.total(), ratio.answer_tokens(answer).min(longest.unwrap_or(MOST)));
-        let output_tokens = total.saturating_sub(ratio.tokens(request)).max(least).min(total);
+        let (total, prompt) = (self.total(), ratio.by_script(Prompt::of(request)));
+        let least = ratio.by_script(Prompt::of(answer)).min(longest.unwrap_or(MOST));
+        let output_tokens = total.saturating_sub(prompt).max(least).min(total);
         Self { input_tokens: total - output_tokens, output_tokens, ..self }
     }
 
@@ -171,7 +172,7 @@ impl TokenRatio {
 
     /// The same of what a body holds.
     pub(super) fn expected_of(&self, prompt: Prompt) -> ExpectedTokens {
-        let of_parts = (prompt.parts as f64 * self.part.value).ceil() as u64;
+        let of_parts = self.of_parts(prompt);
         let (of_text, at_least) = (self.of_text(prompt), (prompt.characters as f64 * AT_FIRST).ceil() as u64);
         let all = of_text.saturating_add(of_parts);
         ExpectedTokens { all, learnt: all - of_text.min(at_least) }
@@ -180,6 +181,16 @@ impl TokenRatio {
     /// The tokens that the body of an answer seems to have, rounded up: it is all text.
     pub fn answer_tokens(&self, body: &[u8]) -> u64 {
         self.of_text(Prompt::of(body))
+    }
+
+    /// The tokens of a body by the script of its texts and by the number of its other parts, whatever answers have shown of texts.
+    fn by_script(&self, prompt: Prompt) -> u64 {
+        prompt.of_texts.div_ceil(4).saturating_add(self.of_parts(prompt))
+    }
+
+    /// The tokens to expect of the parts of a body that are no text, rounded up.
+    fn of_parts(&self, prompt: Prompt) -> u64 {
+        (prompt.parts as f64 * self.part.value).ceil() as u64
     }
 
     /// The tokens to expect of the text of a body, rounded up.
@@ -252,6 +263,10 @@ impl TokenRatio {
             return;
         }
         self.output_tokens.add(usage.output_tokens as f64);
+        // What an estimate divided says nothing of prompts.
+        if usage.undivided && usage.output_tokens > 0 {
+            return;
+        }
         if prompt.parts > 0 {
             let rest = usage.input_tokens.saturating_sub(self.of_text(prompt));
             self.part.add(rest as f64 / prompt.parts as f64);
@@ -289,6 +304,14 @@ mod tests {
         assert_eq!(divided(json!({"total_tokens": 60})), (20, 40), "as long as it may be, by its length");
         assert_eq!(divided(json!({"total_tokens": 20})), (0, 20));
         assert_eq!(divided_of(None, json!({"total_tokens": 110})), (10, 100));
+        let (text, ratio) =
+            (r#"{"model":"m","messages":[{"role":"user","content":"sixteen letters."}]}"#, TokenRatio::default());
+        let usage = Usage { input_tokens: 30, undivided: true, ..Usage::default() };
+        let found = usage.divided(&ratio, Some(5), text.as_bytes(), br#"{"content":"four"}"#);
+        assert_eq!((found.input_tokens, found.output_tokens), (4, 26), "the form around a text is none of it");
+        let mut ratio = ratio;
+        ratio.settle(text.as_bytes(), &found);
+        assert_eq!((ratio.tokens(text.as_bytes()), ratio.output_tokens()), (18, 26), "nothing was told of the prompt");
         assert_eq!(divided_of(Some(0), json!({"total_tokens": 110})), (110, 0), "its answer has no tokens");
         assert_eq!(divided(json!({"prompt_tokens": 8, "total_tokens": 8})), (8, 0));
         assert_eq!(divided(json!({"input_tokens": 4, "output_tokens": 3})), (4, 3));

@@ -33,6 +33,8 @@ pub struct ModelUsage {
     pub calls_unpriced: u64,
     /// Calls that this model answered in place of the one that they had asked for.
     pub calls_in_place: u64,
+    /// Tokens of the answers that told a total alone, as far as an estimate counts that as answer.
+    pub divided_out: u64,
 }
 
 impl AddAssign<&Self> for ModelUsage {
@@ -47,6 +49,7 @@ impl AddAssign<&Self> for ModelUsage {
         self.calls_of_older += more.calls_of_older;
         self.calls_unpriced += more.calls_unpriced;
         self.calls_in_place += more.calls_in_place;
+        self.divided_out += more.divided_out;
     }
 }
 

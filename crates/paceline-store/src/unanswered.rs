@@ -122,7 +122,7 @@ pub(crate) fn not_counted(conn: &Connection) -> rusqlite::Result<Vec<ModelUsage>
     }
     let cache_price = if has_column(conn, "call_under_way", "cache_price")? { "sum(call.cache_price)" } else { "0" };
     let mut select = conn.prepare(&format!(
-        "SELECT call.model, count(*), sum(call.tokens_in), sum(call.tokens_out), {cache_price}, 0, 0, 0, 0, 0 {CUT_OFF} GROUP BY call.model"
+        "SELECT call.model, count(*), sum(call.tokens_in), sum(call.tokens_out), {cache_price}, 0, 0, 0, 0, 0, 0 {CUT_OFF} GROUP BY call.model"
     ))?;
     let rows = select.query_map([], usage::of_row)?;
     rows.collect()

@@ -19,12 +19,13 @@ pub(crate) const TABLE: &str = "
         cached_price INTEGER NOT NULL DEFAULT 0, -- tokens of input more, or fewer, that these cost
         older INTEGER NOT NULL DEFAULT 0, -- calls of a version that did not keep these apart
         unpriced INTEGER NOT NULL DEFAULT 0, -- calls that another model answered, of which no price was known
-        in_place INTEGER NOT NULL DEFAULT 0 -- calls that this model answered in place of another
+        in_place INTEGER NOT NULL DEFAULT 0, -- calls that this model answered in place of another
+        divided INTEGER NOT NULL DEFAULT 0 -- of tokens_out, those that only a total told with the prompt
     ) STRICT, WITHOUT ROWID;
 ";
 
 /// The columns that the tables of older versions have not.
-const LATER: [&str; 6] = ["cache_price", "cached", "cached_price", "older", "unpriced", "in_place"];
+const LATER: [&str; 7] = ["cache_price", "cached", "cached_price", "older", "unpriced", "in_place", "divided"];
 
 /// Makes the table in a journal that has none, within the caller's transaction.
 pub(crate) fn begin(conn: &Connection) -> rusqlite::Result<()> {
@@ -55,12 +56,13 @@ pub(crate) fn add(conn: &Connection, usage: &ModelUsage) -> rusqlite::Result<()>
     if usage.calls + usage.tokens_in + usage.tokens_out == 0 {
         return Ok(());
     }
-    let sql = "INSERT INTO spent (model, calls, tokens_in, tokens_out, cache_price, cached, cached_price, older, unpriced, in_place)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+    let sql = "INSERT INTO spent (model, calls, tokens_in, tokens_out, cache_price, cached, cached_price, older, unpriced, in_place,
+                                  divided)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
                ON CONFLICT (model) DO UPDATE SET calls = calls + ?2, tokens_in = tokens_in + ?3, tokens_out = tokens_out + ?4,
                    cache_price = cache_price + ?5, cached = cached + ?6, cached_price = cached_price + ?7, older = older + ?8,
-                   unpriced = unpriced + ?9, in_place = in_place + ?10";
-    let [calls, tokens_in, tokens_out, cached, older, unpriced, in_place] = [
+                   unpriced = unpriced + ?9, in_place = in_place + ?10, divided = divided + ?11";
+    let [calls, tokens_in, tokens_out, cached, older, unpriced, in_place, divided] = [
         usage.calls,
         usage.tokens_in,
         usage.tokens_out,
@@ -68,11 +70,23 @@ pub(crate) fn add(conn: &Connection, usage: &ModelUsage) -> rusqlite::Result<()>
         usage.calls_of_older,
         usage.calls_unpriced,
         usage.calls_in_place,
+        usage.divided_out,
     ]
     .map(int);
     let ModelUsage { model, cache_price, cached_price, .. } = usage;
-    let values =
-        params![model, calls, tokens_in, tokens_out, cache_price, cached, cached_price, older, unpriced, in_place];
+    let values = params![
+        model,
+        calls,
+        tokens_in,
+        tokens_out,
+        cache_price,
+        cached,
+        cached_price,
+        older,
+        unpriced,
+        in_place,
+        divided
+    ];
     conn.prepare_cached(sql)?.execute(values).map(drop)
 }
 
@@ -96,6 +110,7 @@ pub(crate) fn of_row(row: &Row<'_>) -> rusqlite::Result<ModelUsage> {
         calls_of_older: number(7)?,
         calls_unpriced: number(8)?,
         calls_in_place: number(9)?,
+        divided_out: number(10)?,
     })
 }
 
@@ -158,6 +173,7 @@ mod tests {
                 cached_price: -16,
                 calls_of_older: 0,
                 calls_unpriced: 1,
+                divided_out: 1,
                 ..before.clone()
             };
             [&call, &call].into_iter().for_each(|call| add(&conn, call).expect("it counts"));
@@ -169,6 +185,7 @@ mod tests {
                 cached_tokens: 36,
                 cached_price: -32,
                 calls_unpriced: 2,
+                divided_out: 2,
                 ..before
             };
             assert_eq!(all(&conn).expect("it reads"), [both]);

@@ -28,6 +28,27 @@ fn a_new_price_of_cached_input_counts_the_runs_before_anew() {
     assert!(near(used, 0.007_53) && log.contains("counts as 0.0050 now, and counted as 0.0025"), "{used} {log}");
 }
 
+/// A model that thinks, behind a server that tells a sum: 37 tokens of prompt, 20 of text, 100 that nobody sees.
+#[test]
+fn a_total_alone_counts_as_estimated_and_rather_too_dear() {
+    let answer = json!({"object": "chat.completion", "choices": [{"message": {"content": "w ".repeat(20)}}], "usage": {"total_tokens": 157}});
+    let server = Server::new(move |_| Reply::new(200, &answer));
+    let body = json!({"model": "m", "max_tokens": 20, "messages": [{"role": "user", "content": "word ".repeat(27)}]});
+    let line = |n: usize| json!({"custom_id": n, "url": "/v1/chat/completions", "body": body}).to_string() + "\n";
+    let job = Job::with_input(&(0..30).map(line).collect::<String>());
+    let (code, log) = finish(job.run(&server).args(["--budget-cost", "0.02", "--price", "in=2.5,out=10"]));
+    let charged = server.count() as f64 * (37.0 * 2.5 + 120.0 * 10.0) / 1e6;
+    let cost = &job.summary()["budget"]["cost"];
+    let [used, estimated] = ["used", "estimated"].map(|part| cost[part].as_f64().expect("a sum"));
+    assert!(code == 3 && used >= charged && used < 1.05 * charged && used <= 0.02, "{used} for {charged}: {log}");
+    assert!(estimated > 0.9 * used && estimated < used, "{estimated} of {used}");
+    assert_eq!(log.matches("an answer tells a total of tokens alone: ").count(), 1, "{log}");
+    assert!(log.contains(" of it is estimated, for calls that told a total of tokens alone\n"), "{log}");
+    let stats = job.paceline().args(["stats", "out.jsonl", "--json"]).output().expect("it runs").stdout;
+    let stats: Value = serde_json::from_slice(&stats).expect("JSON");
+    assert_eq!(&stats["budget"]["cost"], cost, "a later run counts the same");
+}
+
 /// The cheap one goes on where the dear one has used the budget up.
 #[test]
 fn what_one_upstream_was_paid_stays_so_when_the_job_goes_on_at_another() {

@@ -76,8 +76,9 @@ pub(crate) struct Budget {
     outgrew: Notify,
     /// Calls that wait until others have given back what they did not use.
     waiting: AtomicU64,
-    /// Answers that report no whole usage were told.
+    /// Answers that report no whole usage were told, and those that report a total alone.
     told_unreported: AtomicBool,
+    told_divided: AtomicBool,
     /// That more was used than there is was told.
     told_exceeded: AtomicBool,
 }
@@ -111,8 +112,9 @@ struct Ledger {
     told_answered: BTreeSet<Arc<str>>,
     /// Calls that went to a model or upstream of which no price is known, in place of another.
     unpriced: u64,
-    /// What all answers cost, in the units of money.
+    /// What all answers cost, in the units of money, and what of that only a total told with the prompt.
     job_out: u64,
+    divided_out: u64,
     /// Tokens of prompts that a cache was read for, over all runs, as far as it is known.
     cached: u64,
 }
@@ -188,6 +190,12 @@ impl Ledger {
         }
     }
 
+    fn add_answers(&mut self, used: &ModelUsage, prices: &Prices) {
+        let cost = |tokens_out| prices.of(&used.model).of(0, tokens_out).units();
+        self.job_out += cost(used.tokens_out);
+        self.divided_out += cost(used.divided_out);
+    }
+
     /// What a call has used so far on average: the guess for one whose answer has no bound of its own.
     fn mean(&self) -> Usage {
         let Usage { input_tokens, output_tokens, .. } = self.job.usage;
@@ -204,7 +212,7 @@ impl Budget {
             ledger.job.combine(&Sum::of_usage(used, &prices), u64::saturating_add);
             ledger.calls += used.calls;
             ledger.cached += used.cached_tokens + used.calls_of_older;
-            ledger.job_out += prices.of(&used.model).of(0, used.tokens_out).units();
+            ledger.add_answers(used, &prices);
             ledger.unpriced += unpriced_of(used, &prices);
             ledger.known += if used.tokens_out > 0 { used.calls } else { 0 };
         }
@@ -307,6 +315,7 @@ impl Budget {
             price: self.prices.only(),
             unpriced: ledger.unpriced,
             cost_out: Money::from_units(ledger.job_out),
+            divided_out: Money::from_units(ledger.divided_out),
             lacks_cached: ledger.calls >= SAYS_MUCH && ledger.cached == 0,
         }
     }
@@ -353,6 +362,16 @@ impl Budget {
             tracing::warn!(
                 "a successful answer does not say how many tokens it used, or says 0, as streams and web pages do: the budget counts what is \
                  estimated for such answers, and the bill may differ"
+            );
+        }
+    }
+
+    /// Says once that a total has to be divided.
+    fn tell_divided(&self) {
+        if self.limits.job_cost.is_some() && !self.told_divided.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "an answer tells a total of tokens alone: what that has above the text of the prompt counts as answer, and the bill may \
+                 differ"
             );
         }
     }

@@ -135,6 +135,9 @@ impl Reserved<'_> {
                 ModelUsage { tokens_out: answer(came), ..expected.clone() }
             }
         };
+        if used.is_some_and(|used| used.undivided) {
+            self.budget.tell_divided();
+        }
         // Where only a total was reported, a little more is no more than the error of an estimate.
         let exceeds = |used: Usage| used.output_tokens > if used.undivided { bound.saturating_mul(2) } else { bound };
         if bounded && bound > 0 && used.is_some_and(exceeds) {
@@ -156,7 +159,7 @@ impl Reserved<'_> {
         ledger.job.combine(&sum, u64::saturating_add);
         ledger.calls += counted.calls;
         ledger.cached += counted.cached_tokens;
-        ledger.job_out += self.budget.prices.of(&counted.model).of(0, counted.tokens_out).units();
+        ledger.add_answers(counted, &self.budget.prices);
         ledger.known += counted.calls;
         ledger.unpriced += unpriced_of(counted, &self.budget.prices);
         if let Some(answers) = ledger.models.get_mut(&self.expected.model) {
@@ -208,6 +211,7 @@ impl Reserved<'_> {
             cache_price: usage.cache_price.saturating_sub(usage.cached_price),
             cached_tokens: usage.cached_tokens,
             cached_price: usage.cached_price,
+            divided_out: if usage.undivided { usage.output_tokens } else { 0 },
             ..ModelUsage::default()
         }
     }

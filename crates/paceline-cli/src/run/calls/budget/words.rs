@@ -27,8 +27,9 @@ pub(crate) struct Used {
     pub(crate) price: Option<Price>,
     /// Calls that went to a model or upstream of which no price is known, in place of the one that was asked for.
     pub(crate) unpriced: u64,
-    /// What of the cost is that of answers.
+    /// What of the cost is that of answers, and what of that only a total told with the prompt.
     pub(crate) cost_out: Money,
+    pub(crate) divided_out: Money,
     /// Of many calls of the job no answer told of input that came from a cache.
     pub(crate) lacks_cached: bool,
 }
@@ -79,29 +80,34 @@ impl Used {
         Some((self.usage.0.saturating_sub(reported.0), self.usage.1.saturating_sub(reported.1)))
     }
 
-    /// What these cost. Of several prices each has its share of them, as of all.
+    /// What these cost, and what counts as answer of totals. Of several prices each has its share of them, as of all.
     fn estimated_cost(&self) -> Option<Money> {
         let (more, (cost, _)) = (self.more()?, self.cost?);
         if let Some(price) = self.price {
-            return Some(price.of(more.0, more.1));
+            return Some(price.of(more.0, more.1).and(self.divided_out));
         }
         let share = |cost: u64, more: u64, of: u64| u128::from(cost) * u128::from(more) / u128::from(of.max(1));
         let cost_in = cost.units().saturating_sub(self.cost_out.units());
         let all = share(cost_in, more.0, self.usage.0) + share(self.cost_out.units(), more.1, self.usage.1);
-        Some(Money::from_units(u64::try_from(all).unwrap_or(u64::MAX)))
+        Some(Money::from_units(u64::try_from(all).unwrap_or(u64::MAX)).and(self.divided_out))
     }
 
     /// What of that is estimated.
     fn estimated(&self) -> Option<String> {
         let more = self.more()?;
-        let what = match (self.tokens, self.estimated_cost()) {
-            _ if more == (0, 0) => return None,
-            (Some(_), _) => format!("{} of the tokens are", text::count(more.0 + more.1)),
-            (None, Some(cost)) if self.price.is_some() => format!("{cost} of it is"),
-            (None, Some(cost)) => format!("about {cost} of it is"),
-            (None, None) => return None,
+        let of_cost = self.estimated_cost().filter(|cost| *cost > Money::default());
+        let what = match (self.tokens, of_cost) {
+            (Some(_), _) if more != (0, 0) => format!("{} of the tokens are", text::count(more.0 + more.1)),
+            (_, Some(cost)) if self.price.is_some() => format!("{cost} of it is"),
+            (_, Some(cost)) => format!("about {cost} of it is"),
+            (_, None) => return None,
         };
-        Some(format!("{what} estimated, for calls whose use is not known"))
+        let calls = match (more, self.divided_out.units()) {
+            (_, 0) => "calls whose use is not known",
+            ((0, 0), _) => "calls that told a total of tokens alone",
+            _ => "calls whose use is not known, or that told a total of tokens alone",
+        };
+        Some(format!("{what} estimated, for {calls}"))
     }
 
     /// `1,240 of 5,000 tokens`, `3.21 of 5.00 spent`.
