@@ -114,7 +114,7 @@ pub use stream::{event_from, is_made_of_events};
 pub use table::Provider;
 pub use units::Units;
 pub use untold::Untold;
-pub use usage::{TokenRatio, Usage};
+pub use usage::{PromptSize, PromptTokens, TokenRatio, Usage};
 
 /// An HTTP response, whole. The body of a stream is its events, up to the end or to where it was cut.
 #[derive(Clone, Copy, Debug)]

@@ -3,6 +3,11 @@
 use super::outline::Asked;
 use super::prompt::Prompt;
 
+mod budgeted;
+
+use self::budgeted::Texts;
+pub use self::budgeted::{PromptSize, PromptTokens};
+
 /// More tokens than any call can have: a larger number is no count, and sums of smaller ones never overflow.
 pub(super) const MOST: u64 = 1 << 32;
 
@@ -82,9 +87,8 @@ pub struct TokenRatio {
     guessed: Mean,
     /// The most of these that an answer has shown.
     densest: f64,
-    /// The guess for the longest of these prompts, and the most that an answer to one about as long has shown.
-    longest: f64,
-    densest_of_long: f64,
+    /// What budgets know of them.
+    texts: Texts,
     /// Tokens of a part that is no text.
     part: Mean,
     output_tokens: Mean,
@@ -121,8 +125,7 @@ impl Default for TokenRatio {
         Self {
             guessed: Mean { count: 0, value: 1.0 },
             densest: 0.0,
-            longest: 0.0,
-            densest_of_long: 0.0,
+            texts: Texts::default(),
             part: Mean { count: 0, value: PART_AT_FIRST },
             output_tokens: Mean::default(),
             units: Mean::default(),
@@ -135,9 +138,6 @@ const AT_FIRST: f64 = 0.25;
 
 /// A picture has from 85 to 1,600 tokens, a page of a document up to 3,000.
 const PART_AT_FIRST: f64 = 1_000.0;
-
-/// A prompt so many times as long as another is of another kind: of a short one the form around its text is a large part.
-const LONGER: f64 = 2.0;
 
 /// The last answers weigh in with at least this share, so that a changed kind of text is learnt.
 const LEAST_WEIGHT: f64 = 0.1;
@@ -198,33 +198,6 @@ impl TokenRatio {
         (prompt.quarters as f64 * AT_FIRST * self.guessed.value).ceil() as u64
     }
 
-    /// The tokens that a body has by all that is known, and the [most](Self::most_tokens) that it can have. The first are as many
-    /// as expected, and no fewer than the densest of prompts about as long had; of one that is much longer than all that were
-    /// answered no fewer than guessed by its script.
-    pub fn likely_and_most_tokens(&self, body: &[u8]) -> [u64; 2] {
-        let prompt = Prompt::of(body);
-        let likely = self.at_least(if self.knows(prompt) { self.densest_of_long } else { 1.0 }, prompt);
-        [likely, self.most_of(prompt).max(likely)]
-    }
-
-    /// The tokens to expect of a body: as answers to prompts about as long have shown, or by its script where it is much longer
-    /// than these.
-    pub fn tokens_by_its_like(&self, body: &[u8]) -> u64 {
-        let prompt = Prompt::of(body);
-        self.at_least(if self.knows(prompt) { 0.0 } else { 1.0 }, prompt)
-    }
-
-    /// Whether prompts about as long or longer were answered.
-    fn knows(&self, prompt: Prompt) -> bool {
-        prompt.quarters as f64 * AT_FIRST <= self.longest * LONGER
-    }
-
-    /// The tokens to expect, where each one of the guess stands for so many at least.
-    fn at_least(&self, least: f64, prompt: Prompt) -> u64 {
-        let guessed = Mean { value: self.guessed.value.max(least), ..self.guessed };
-        Self { guessed, ..*self }.expected_of(prompt).all
-    }
-
     /// The most tokens that a body can have: before the first answer to a prompt of its kind one for each byte, as no tokenizer
     /// makes more of a text; then as many as are expected, but no fewer than guessed: of short prompts the form around them is a
     /// large part, which has hardly any tokens.
@@ -237,13 +210,6 @@ impl TokenRatio {
         let guessed = Mean { value: self.guessed.value.max(1.0), ..self.guessed };
         let expected = Self { guessed, ..*self }.expected_of(prompt).all;
         if is_known { expected } else { expected.max(prompt.bytes) }
-    }
-
-    /// The same, but after answers as many as the densest of the prompts had that were answered: for what a budget may have to
-    /// pay, not for what a call reserves.
-    pub fn densest_tokens(&self, body: &[u8]) -> u64 {
-        let densest = Mean { value: self.guessed.value.max(self.densest), ..self.guessed };
-        Self { guessed: densest, ..*self }.most_tokens(body)
     }
 
     /// Learns from an answer: the request's body and the usage that was reported for it. The first answer replaces the
@@ -276,12 +242,7 @@ impl TokenRatio {
         let of_guess = (usage.input_tokens as f64 / guess).clamp(1.0 / 16.0, 16.0);
         self.guessed.add(of_guess);
         self.densest = self.densest.max(of_guess);
-        if guess > self.longest * LONGER {
-            self.densest_of_long = of_guess;
-        } else if guess * LONGER >= self.longest {
-            self.densest_of_long = self.densest_of_long.max(of_guess);
-        }
-        self.longest = self.longest.max(guess);
+        self.texts.settle(prompt, usage.input_tokens);
     }
 }
 
@@ -337,32 +298,20 @@ mod tests {
             ratio.settle(&body, &input(80));
         }
         assert_eq!(ratio.tokens(&body), 81, "80 and what rounding up leaves");
-        assert_eq!((ratio.most_tokens(&body), ratio.densest_tokens(&body)), (200, 200), "no fewer than guessed");
+        assert_eq!(
+            (ratio.most_tokens(&body), ratio.budgeted(PromptSize::of(&body)).most),
+            (200, 200),
+            "no fewer than guessed"
+        );
         ratio.settle(&body, &input(300));
-        assert_eq!((ratio.most_tokens(&body), ratio.densest_tokens(&body)), (200, 300), "the densest had 300");
-        assert_eq!(TokenRatio::default().densest_tokens(&body), 800, "nothing is known");
+        assert_eq!(
+            (ratio.most_tokens(&body), ratio.budgeted(PromptSize::of(&body)).most),
+            (200, 300),
+            "the densest had 300"
+        );
+        assert_eq!(TokenRatio::default().budgeted(PromptSize::of(&body)).most, 800, "nothing is known");
         ratio.settle(b"x", &input(u64::MAX));
         assert!(ratio.tokens_per_char() <= 4.0);
-    }
-
-    #[test]
-    fn short_prompts_do_not_speak_for_one_that_is_much_longer() {
-        let (short, long) = (vec![b'x'; 400], vec![b'x'; 40_000]);
-        let input = |input_tokens| Usage { input_tokens, output_tokens: 7, ..Usage::default() };
-        let mut ratio = TokenRatio::default();
-        assert_eq!(ratio.likely_and_most_tokens(&long), [10_000, 40_000]);
-        for tokens in [40, 36, 70, 36] {
-            ratio.settle(&short, &input(tokens));
-        }
-        assert!(ratio.tokens(&long) < 5_000);
-        assert_eq!(ratio.likely_and_most_tokens(&long), [10_000; 2], "by its script");
-        assert_eq!((ratio.tokens_by_its_like(&long), ratio.tokens_by_its_like(&short)), (10_000, ratio.tokens(&short)));
-        assert_eq!(ratio.likely_and_most_tokens(&short), [70, 100], "as the densest of those about as long");
-        ratio.settle(&long, &input(6_000));
-        for _ in 0..20 {
-            ratio.settle(&short, &input(36));
-        }
-        assert_eq!(ratio.likely_and_most_tokens(&long), [6_000, 10_000], "one as long has spoken");
     }
 
     /// A tokenizer that makes a token of four letters or of one Chinese character: answers to the ones speak for the others.

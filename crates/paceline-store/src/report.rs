@@ -81,6 +81,10 @@ pub struct JobCounts {
     pub tokens_in: u64,
     /// Tokens of those answers.
     pub tokens_out: u64,
+    /// Bytes in the input of the lines of waiting and claimed items.
+    pub bytes_left: u64,
+    /// The same of the items that were sent and have ended.
+    pub bytes_ended: u64,
     /// Waiting and claimed items by reason and class.
     pub deferred: Vec<Deferred>,
     /// The job's counters over all its runs.
@@ -179,7 +183,9 @@ pub(crate) fn sums(conn: &Connection) -> Result<JobCounts, JournalError> {
                           count(*) FILTER (WHERE state = 4), count(*) FILTER (WHERE state = 5),
                           total(tokens_in), total(tokens_out),
                           count(*) FILTER (WHERE state = 3 AND reason = ?1),
-                          count(*) FILTER (WHERE state = 2 AND reason IS NOT NULL)
+                          count(*) FILTER (WHERE state = 2 AND reason IS NOT NULL),
+                          total(src_len) FILTER (WHERE state < 2),
+                          total(src_len) FILTER (WHERE state > 1 AND attempts + deferrals + probes > 0)
                    FROM item";
         let (totals, calls_lost) = (totals(conn)?, unanswered::is_lost(conn)?);
         let under_way = unanswered::under_way(conn)?.len() as u64;
@@ -187,7 +193,7 @@ pub(crate) fn sums(conn: &Connection) -> Result<JobCounts, JournalError> {
         let refused_answers = refused_answers::recorded(conn)?.unwrap_or_default().answers;
         conn.query_row(sql, [GiveUp::Held.as_str()], |row| {
             let items = |column: usize| row.get(column).map(count);
-            let tokens = |column: usize| row.get::<_, f64>(column).map(|sum| sum as u64);
+            let sum = |column: usize| row.get::<_, f64>(column).map(|sum| sum as u64);
             Ok(JobCounts {
                 waiting: items(0)?,
                 in_flight: items(1)?,
@@ -198,8 +204,10 @@ pub(crate) fn sums(conn: &Connection) -> Result<JobCounts, JournalError> {
                 skipped: items(4)?,
                 cancelled: items(5)?,
                 refused_answers,
-                tokens_in: tokens(6)?,
-                tokens_out: tokens(7)?,
+                tokens_in: sum(6)?,
+                tokens_out: sum(7)?,
+                bytes_left: sum(10)?,
+                bytes_ended: sum(11)?,
                 deferred: Vec::new(),
                 totals,
                 under_way,

@@ -15,7 +15,7 @@ use crate::exit::{Failure, Status};
 use crate::run::args::RunArgs;
 use crate::run::begin::{earlier_input, tell_overwritten};
 use crate::run::calls::alike::Kind;
-use crate::run::calls::budget::{Budget, Used};
+use crate::run::calls::budget::{Budget, Left, Used};
 use crate::run::job::job_config::JobConfig;
 use crate::run::job::{done, load};
 use crate::run::lines::address::Addresses;
@@ -64,9 +64,10 @@ pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, limits
     let kept = JobConfig::read(&spent.config_json().map_err(Failure::refused)?);
     let usage = kept.used_at(upstream, spent.spent().map_err(Failure::refused)?);
     let budget = Budget::new(args.budgets(), upstream.prices.clone(), &usage, false);
-    (plan.used, plan.each) = (budget.used(), budget.mean_cost());
+    plan.used = budget.used();
     plan.answerers = Answerer::all(&usage, &upstream.prices);
     plan.count(&reader, &input, &format, upstream).map_err(Failure::refused)?;
+    plan.as_so_far = budget.cost_of_rest(&plan.left).filter(|_| plan.left.items > 0);
     plan.seconds = plan.seconds(upstream, limits);
     if plan.again.is_empty() && plan.stay_failed > 0 {
         args.only.tell_none();
@@ -201,8 +202,10 @@ struct Plan {
     /// What it costs as far as requests set a bound, with each prompt that is to be kept written into the provider's cache; none
     /// where no price is known.
     cost: Option<Money>,
-    /// What the calls of the job have cost on average; none before the first.
-    each: Option<Money>,
+    /// What it costs if the calls cost as much as those of the job so far; none before the first.
+    as_so_far: Option<Money>,
+    /// What is to do, and what has ended.
+    left: Left,
     /// Some requests ask for their prompts to be kept, at more than the price of input.
     writes: bool,
     models: BTreeSet<String>,
@@ -306,6 +309,8 @@ impl Plan {
         let mut cost = 0_u64;
         reader.report(clock::wall(), Rows::All, |row| -> Result<(), ReportError> {
             self.items += 1;
+            let has_ended = !matches!(row.state, State::Waiting | State::InFlight) && row.tally.sends() > 0;
+            self.left.ended_bytes += if has_ended { row.src_len } else { 0 };
             let is_sent = match row.state {
                 State::Waiting | State::InFlight => self.is_sent(&row.scope),
                 State::Failed => self.is_sent_again(&row),
@@ -315,6 +320,7 @@ impl Plan {
             if row.is_refused() || !is_sent {
                 return Ok(());
             }
+            (self.left.items, self.left.bytes) = (self.left.items + 1, self.left.bytes + row.src_len);
             let bytes = input.read(Span { offset: row.src_off, len: row.src_len })?;
             let line = format.read(&bytes, row.line).map_err(std::io::Error::other)?;
             let scope = upstream.scope_name(&line.names());
@@ -385,12 +391,6 @@ impl Plan {
         (sum(|part| part.tokens_in), sum(|part| part.tokens_out))
     }
 
-    /// What is to do costs if each call costs as much as those of the job so far.
-    fn as_so_far(&self) -> Option<Money> {
-        let each = self.each.filter(|_| self.pending() > 0)?;
-        Some(Money::from_units(each.units().saturating_mul(self.pending())))
-    }
-
     fn has_budget(&self) -> bool {
         self.used.tokens.is_some() || self.used.cost.is_some_and(|(_, of)| of.is_some())
     }
@@ -417,7 +417,7 @@ impl Plan {
     fn needed(&self) -> Needed {
         let (tokens_in, tokens_out) = self.tokens();
         // Where other models answer, their prices say more than those of the models that are asked for.
-        let others = self.as_so_far().filter(|_| self.others_answer());
+        let others = self.as_so_far.filter(|_| self.others_answer());
         Needed { tokens: tokens_in + tokens_out, cost: self.cost.map(|cost| cost.max(others.unwrap_or_default())) }
     }
 
@@ -455,7 +455,7 @@ impl Plan {
             "estimated_by_answers": self.answers,
             "answers_beyond_bounds": self.beyond.answers,
             "cost": self.cost.map(Money::as_f64),
-            "cost_as_so_far": self.as_so_far().map(Money::as_f64),
+            "cost_as_so_far": self.as_so_far.map(Money::as_f64),
             "too_large": {
                 "items": self.too_large.items,
                 "first_line": self.too_large.first.as_ref().map(|(line, _)| line),

@@ -28,7 +28,7 @@ use paceline_store::{ACCOUNT, JobCounts, JournalError, Paths, Reader, RunLock, S
 use tokio::sync::watch;
 
 use self::calls::acknowledge::Acknowledge;
-use self::calls::budget::Budget;
+use self::calls::budget::{Budget, Left};
 use self::calls::dispatch::{Dispatcher, Ended};
 use self::calls::item::Context;
 use self::calls::signals::{self, Interruptions, Signals};
@@ -317,8 +317,9 @@ impl Run<'_> {
         let limits = known_limits(self.upstream);
         let view = context.limiter.snapshot();
         let exceeded = ended.stop.as_ref().and_then(StopReason::exceeded_budget);
-        let left = counts.waiting + counts.in_flight;
-        let enough_budget = exceeded.filter(|_| left > 0).map(|exceeded| context.budget.enough(exceeded, left));
+        let items = counts.waiting + counts.in_flight;
+        let left = Left { items, bytes: counts.bytes_left, ended_bytes: counts.bytes_ended };
+        let enough_budget = exceeded.filter(|_| items > 0).map(|exceeded| context.budget.enough(exceeded, &left));
         let correction = self.correction(ended.stop.as_ref(), counts.failed > 0 && counts.held == 0);
         let again = self.again(correction.as_ref(), leaves_its_hosts);
         let summary = Summary {

@@ -110,7 +110,9 @@ fn what_does_not_fit_into_a_budget_lets_others_go_first() {
             log.contains("the call of line ") && log.contains(" of --budget-tokens 8,000: it waits for more"),
             "{log}"
         );
-        assert!(log.contains("the next call (line 10) may use 10,0"), "{log}");
+        // As its script says, or as dense as the short ones were.
+        let asked = ["10,0", "30,0"].map(|tokens| format!("the next call (line 10) may use {tokens}"));
+        assert!(asked.iter().any(|asked| log.contains(asked)), "{log}");
         assert!(
             log.contains("; none of the 3 items that are left fits. The whole job: about --budget-tokens 3"),
             "{log}"

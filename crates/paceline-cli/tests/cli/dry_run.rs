@@ -337,5 +337,6 @@ fn a_cached_prompt_is_told_at_most_and_as_answers_so_far_cost() {
     assert!(text.contains("as answers so far cost: about 0.0023\n"), "{text} {log}");
     assert!(text.contains("and 0.0077 are left; --budget-cost 0.02"), "spent and needed: {text}");
     let plan: Value = serde_json::from_str(&dry(&["--json"])).expect("JSON");
-    assert!(plan["cost_as_so_far"].as_f64().is_some_and(|cost| (cost - 0.002_3).abs() < 1e-9), "{plan}");
+    // Their lines are a byte longer.
+    assert!(plan["cost_as_so_far"].as_f64().is_some_and(|cost| (0.002_3..0.002_300_3).contains(&cost)), "{plan}");
 }

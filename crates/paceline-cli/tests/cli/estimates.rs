@@ -87,6 +87,65 @@ fn long_prompts_in_another_script_keep_to_the_budget() {
     assert!(!log.contains("exceeded"), "{log}");
 }
 
+/// Prompts of so many characters each, with a bound of 20 tokens on the answers; a budget in money at 2.50 and 10.
+fn of_lengths(lengths: impl Iterator<Item = usize>) -> (Job, [&'static str; 6]) {
+    let line = |(n, chars): (usize, usize)| {
+        let body = json!({"model": "m", "max_tokens": 20, "messages": [{"role": "user", "content": "fa51b ".repeat(chars / 6)}]});
+        json!({"custom_id": format!("item-{n}"), "url": "/v1/chat/completions", "body": body}).to_string() + "\n"
+    };
+    let args = ["--price", "in=2.5,out=10", "--pace", "none", "--concurrency", "20"];
+    (Job::with_input(&lengths.enumerate().map(line).collect::<String>()), args)
+}
+
+/// A token for so many characters of the prompt and seven around it, and 20 of the answer; adds up what it charged.
+fn charging(characters: usize, charged: &Arc<Mutex<f64>>) -> Server {
+    let charged = Arc::clone(charged);
+    Server::new(move |arrival| {
+        let body: Value = serde_json::from_slice(&arrival.body).expect("JSON");
+        let text = body["messages"][0]["content"].as_str().expect("a text").len();
+        let tokens = text / characters + 7;
+        *charged.lock().expect("no panic") += (tokens as f64 * 2.5 + 200.0) / 1e6;
+        Reply::new(200, &json!({"choices": [], "usage": {"prompt_tokens": tokens, "completion_tokens": 20}}))
+    })
+}
+
+/// The form around a short prompt is half of it, and nothing of a long one.
+#[test]
+fn dense_prompts_that_follow_short_ones_keep_to_the_budget() {
+    let rising = (0..300).map(|n| (50.0 * 1.015_f64.powi(n)) as usize);
+    let step = std::iter::repeat_n(100, 30).chain(std::iter::repeat_n(6_000, 60));
+    for lengths in [rising.collect::<Vec<_>>(), step.collect()] {
+        let charged = Arc::default();
+        let (server, (job, args)) = (charging(2, &charged), of_lengths(lengths.into_iter()));
+        let (code, log) = finish(job.run(&server).args(args).args(["--budget-cost", "0.1"]));
+        let charged = *charged.lock().expect("no panic");
+        assert!(code == 3 && charged <= 0.1 && charged > 0.085, "{charged}: {log}");
+        let used = job.summary()["budget"]["cost"]["used"].as_f64().expect("a sum");
+        assert!((used - charged).abs() < 1e-9, "{used} for {charged}");
+    }
+}
+
+#[test]
+fn one_long_prompt_does_not_speak_for_the_short_ones_behind_it() {
+    let charged = Arc::default();
+    let (server, (job, args)) = (charging(4, &charged), of_lengths(std::iter::once(60_000).chain([140; 400])));
+    let (code, log) = finish(job.run(&server).args(args).args(["--budget-cost", "0.05"]));
+    let sum = *charged.lock().expect("no panic");
+    assert!(code == 3 && sum > 0.049 && sum <= 0.05, "{sum}: {log}");
+    let whole = 0.0378 + 400.0 * (41.0 * 2.5 + 200.0) / 1e6;
+    let larger = log.split("such as: ").nth(1).and_then(|rest| rest.split("--budget-cost ").nth(1));
+    let larger = larger.and_then(|rest| rest.split_whitespace().next()).expect("a sum");
+    let sum: f64 = larger.parse().expect("a number");
+    assert!(sum >= whole && sum < 1.25 * whole, "{larger} for {whole}: {log}");
+    let rest = plan(&job, &["--price", "in=2.5,out=10"]);
+    let [most, so_far] = ["cost", "cost_as_so_far"].map(|part| rest[part].as_f64().expect("a sum"));
+    assert!(so_far < 1.2 * most && most < whole, "{so_far} beside at most {most}");
+    let text = dry(&job, &["--price", "in=2.5,out=10"]);
+    assert!(!text.contains("as answers so far cost") || so_far <= most, "{text}");
+    let (code, log) = finish(job.run(&server).args(args).args(["--budget-cost", larger]));
+    assert_eq!(code, 0, "{log}");
+}
+
 #[test]
 fn prompts_that_had_more_tokens_than_estimated_are_named_and_answers_are_not() {
     // A surprise of the last prompts alone.

@@ -40,6 +40,13 @@ impl Context {
     ) -> Result<Admitted<'_>, TryEnd> {
         let began = self.limiter.now();
         let (mut turn, mut place) = (Some(turn), None);
+        let scope = Arc::clone(request.scope.name());
+        // Answers that come while it waits tell more of its prompt. A call whose answer may be of any length keeps what it holds.
+        let expected = || {
+            let size = expected.size.filter(|_| expected.bounded);
+            let prompt = size.map_or(expected.prompt, |size| self.sender.ratio(&scope).budgeted(size));
+            Expected { prompt, ..expected.clone() }
+        };
         loop {
             let budgeted = tokio::select! {
                 biased;
@@ -48,7 +55,7 @@ impl Context {
                     if let Some(turn) = &mut turn {
                         turn.comes().await;
                     }
-                    self.budget.reserve(expected.clone()).await
+                    self.budget.reserve_as_known(expected).await
                 } => reserved.map_err(TryEnd::OverBudget)?,
             };
             // As it asks for the first time: its turn among the others stays.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use paceline_config::{Money, Prices};
-use paceline_providers::Usage;
+use paceline_providers::{PromptSize, PromptTokens, Usage};
 use paceline_store::ModelUsage;
 use tokio::sync::Notify;
 
@@ -22,8 +22,10 @@ mod words;
 pub(crate) use self::answered::AnsweredBy;
 use self::left_out::LeftOut;
 use self::longer::Longer;
+use self::purse::Amount;
 pub(crate) use self::purse::{BudgetKind, Exceeded, Limits};
-use self::recent::Recent;
+pub(crate) use self::recent::Left;
+use self::recent::{Call, Recent};
 pub(crate) use self::reserved::Reserved;
 pub(crate) use self::words::{Enough, Used, one_price, unpriced};
 
@@ -33,10 +35,11 @@ pub(crate) struct Expected {
     /// The model that its price is of; empty when it names none.
     pub(crate) model: Arc<str>,
     pub(crate) usage: Usage,
-    /// As many tokens as its prompt has by all that is known, also of prompts that are shorter.
-    pub(crate) likely_input: u64,
-    /// The most tokens that its prompt can have: more than expected while no answer has told how long prompts are.
-    pub(crate) longest_input: u64,
+    /// What is known of its prompt, where a budget asks, and what that may have by the answers so far.
+    pub(crate) size: Option<PromptSize>,
+    pub(crate) prompt: PromptTokens,
+    /// The bytes of its line in the input.
+    pub(crate) bytes: u64,
     /// The request sets a bound on its answer.
     pub(crate) bounded: bool,
     /// What a token of its prompt may cost more than the price of input, in percent: it may be written into a provider's cache.
@@ -46,6 +49,14 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
+    /// With as much as calls use here on average: a guess for an answer without a bound of its own, and for a prompt that holds
+    /// more than text. Of others more is known.
+    fn usual(&self, mean: Usage) -> Usage {
+        let input_tokens = if self.prompt.greatest.is_some() { 0 } else { mean.input_tokens };
+        let output_tokens = if self.bounded { 0 } else { mean.output_tokens };
+        larger(self.usage, Usage { input_tokens, output_tokens, ..Usage::default() })
+    }
+
     /// So many tokens of input cost as much as a prompt of that many.
     fn priced(&self, tokens: u64) -> u64 {
         tokens.saturating_add(self.dearer_by(tokens))
@@ -95,9 +106,8 @@ struct Ledger {
     /// Calls that have ended, and told what calls use here if any does.
     known: u64,
     reserved: Sum,
-    /// What all calls of this run had to find room for, and how many these are.
-    asked: Sum,
-    begun: u64,
+    /// What the last calls of this run had to find room for.
+    asked: Recent,
     left_out: LeftOut,
     /// What the last of these used.
     recent: Recent,
@@ -145,11 +155,8 @@ impl Sum {
     }
 
     /// In the units of a purse.
-    const fn of(&self, purse: BudgetKind) -> u64 {
-        match purse {
-            BudgetKind::RunTokens | BudgetKind::JobTokens => self.usage.total(),
-            BudgetKind::JobCost => self.cost.units(),
-        }
+    fn of(&self, purse: BudgetKind) -> u64 {
+        Amount::from(*self).of(purse)
     }
 
     fn combine(&mut self, other: &Self, with: fn(u64, u64) -> u64) {
@@ -183,7 +190,7 @@ fn usage_of(used: &ModelUsage) -> Usage {
 }
 
 impl Ledger {
-    const fn used(&self, purse: BudgetKind) -> u64 {
+    fn used(&self, purse: BudgetKind) -> u64 {
         match purse {
             BudgetKind::RunTokens => self.run.of(purse),
             BudgetKind::JobTokens | BudgetKind::JobCost => self.job.of(purse),
@@ -194,6 +201,12 @@ impl Ledger {
         let cost = |tokens_out| prices.of(&used.model).of(0, tokens_out).units();
         self.job_out += cost(used.tokens_out);
         self.divided_out += cost(used.divided_out);
+    }
+
+    /// What all answers of the job used.
+    const fn answers(&self) -> Sum {
+        let usage = Usage { input_tokens: 0, ..self.job.usage };
+        Sum { usage, cost: Money::from_units(self.job_out) }
     }
 
     /// What a call has used so far on average: the guess for one whose answer has no bound of its own.
@@ -245,14 +258,16 @@ impl Budget {
     /// and then no more of them are under way than were answered, lest a short first answer speak for all. The
     /// first call of a model leaves alone in any case: it shows whether the server keeps to the bounds of requests.
     /// Where it does not, calls reserve as much as the longest answer had, and leave like those without a bound.
+    /// What is expected of it is asked for anew whenever others have ended: their answers tell more.
     ///
     /// # Errors
     /// The purse that it does not fit in any more: what has been used stays used.
-    pub(crate) async fn reserve(&self, mut expected: Expected) -> Result<Reserved<'_>, Exceeded> {
+    pub(crate) async fn reserve_as_known(&self, expected: impl Fn() -> Expected) -> Result<Reserved<'_>, Exceeded> {
         if !self.has_an_end() {
-            return Ok(Reserved::new(self, expected, Sum::default(), Sum::default()));
+            return Ok(Reserved::new(self, expected(), Sum::default(), Sum::default()));
         }
         loop {
+            let mut expected = expected();
             let settled = self.settled.notified();
             tokio::pin!(settled);
             settled.as_mut().enable();
@@ -261,10 +276,10 @@ impl Budget {
                 let answers = ledger.models.get(&expected.model).cloned().unwrap_or_default();
                 expected.dearer_model = answers.dearer;
                 expected.usage.output_tokens = expected.usage.output_tokens.max(answers.beyond);
-                let sum = self.expected(&expected, larger(expected.usage, ledger.mean()));
+                let sum = self.expected(&expected, expected.usual(ledger.mean()));
                 let with = |sum: &Sum, input_tokens| larger(sum.usage, Usage { input_tokens, ..Usage::default() });
-                let asked = self.expected(&expected, with(&sum, expected.likely_input));
-                let held = self.expected(&expected, with(&asked, expected.longest_input));
+                let asked = self.expected(&expected, with(&sum, expected.prompt.likely));
+                let held = self.expected(&expected, with(&asked, expected.prompt.most));
                 let is_new = ledger.known < ledger.open;
                 let is_first = answers.known == 0 && answers.open > 0;
                 let mut waits = is_first || (!expected.bounded || answers.beyond > 0) && is_new;
@@ -272,17 +287,18 @@ impl Budget {
                     let used = ledger.used(purse);
                     let free = limit.saturating_sub(used);
                     if asked.of(purse) > free || free == 0 {
-                        let likely = self.likely(&ledger, &expected, &asked);
-                        let others_fit = ledger.has_room(purse, free);
-                        return Err(Exceeded { purse, limit, used, next: asked, likely, others_fit, line: None });
+                        let [likely, once_known] = self.likely(&ledger, &expected, &asked).map(Amount::from);
+                        let next = asked.into();
+                        let (others_fit, bytes, line) = (ledger.has_room(purse, free), expected.bytes, None);
+                        return Err(Exceeded { purse, limit, used, next, likely, once_known, others_fit, bytes, line });
                     }
                     waits |= ledger.open > 0 && ledger.reserved.of(purse).saturating_add(held.of(purse)) > free;
                 }
                 if !waits {
                     ledger.longer = Longer::default();
                     ledger.reserved.combine(&held, u64::saturating_add);
-                    ledger.asked.combine(&asked, u64::saturating_add);
-                    (ledger.open, ledger.begun) = (ledger.open + 1, ledger.begun + 1);
+                    ledger.asked.add(Call { all: asked, ..Call::default() });
+                    ledger.open += 1;
                     let is_new = !ledger.models.contains_key(&expected.model);
                     ledger.models.entry(Arc::clone(&expected.model)).or_default().open += 1;
                     if is_new {

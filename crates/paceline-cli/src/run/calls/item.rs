@@ -15,7 +15,7 @@ use paceline_core::{
 };
 use paceline_gateway::Guest;
 use paceline_http::{Call, Exchange, NoAnswer, Sender};
-use paceline_providers::{Reading, Usage};
+use paceline_providers::{PromptSize, Reading, Usage};
 use paceline_store::{ClaimedItem, Departure, Journal, ModelUsage, Room};
 use serde_json::value::RawValue;
 use tokio::sync::{oneshot, watch};
@@ -269,7 +269,7 @@ impl Context {
             retries: self.budget.has_an_end().then_some(0),
         };
         let cost = self.sender.charge(&item.scope, &call);
-        let expected = self.expected(line.model.as_deref(), &item.scope, &call, &cost);
+        let expected = self.expected(line.model.as_deref(), item, &call, &cost);
         let tally = &item.tally;
         let request = Request {
             item: Some(self.number(item)),
@@ -292,20 +292,23 @@ impl Context {
 
     /// What a call may use: its input, and its longest answer, or as much as answers had so far. Not every provider counts
     /// the answer against its limits, but each bills it.
-    fn expected(&self, model: Option<&str>, scope: &str, call: &Call, cost: &Cost) -> Expected {
-        let bound = self.sender.config().dialect.longest_answer(&call.url, &call.body);
-        let output_tokens = bound.unwrap_or_else(|| self.sender.ratio(scope).output_tokens());
-        let usage = Usage { input_tokens: cost.get(&Dimension::InputTokens), output_tokens, ..Usage::default() };
+    fn expected(&self, model: Option<&str>, item: &ClaimedItem, call: &Call, cost: &Cost) -> Expected {
+        let (dialect, ratio) = (&self.sender.config().dialect, self.sender.ratio(&item.scope));
+        let bound = dialect.longest_answer(&call.url, &call.body);
+        let output_tokens = bound.unwrap_or_else(|| ratio.output_tokens());
+        let charged = cost.get(&Dimension::InputTokens);
         // It reads the body, and only a budget asks.
-        let is_asked = self.budget.has_an_end() && usage.input_tokens > 0;
-        let [likely_input, longest_input] =
-            if is_asked { self.sender.ratio(scope).likely_and_most_tokens(&call.body) } else { [0; 2] };
-        let dearest = if is_asked { self.sender.config().dialect.dearest_input(&call.body) } else { 100 };
+        let is_asked = self.budget.has_an_end() && charged > 0;
+        let size = is_asked.then(|| PromptSize::of(&call.body));
+        let prompt = size.map(|size| ratio.budgeted(size)).unwrap_or_default();
+        let dearest = if is_asked { dialect.dearest_input(&call.body) } else { 100 };
+        let input_tokens = charged.min(prompt.greatest.unwrap_or(u64::MAX));
         Expected {
             model: model.unwrap_or_default().into(),
-            usage,
-            likely_input,
-            longest_input,
+            usage: Usage { input_tokens, output_tokens, ..Usage::default() },
+            size,
+            prompt,
+            bytes: item.src_len,
             bounded: bound.is_some(),
             dearer: dearest.saturating_sub(100),
             dearer_model: None,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use paceline::clock;
 use paceline_config::Upstream;
 use paceline_http::TokenRatios;
-use paceline_providers::{TokenRatio, Usage};
+use paceline_providers::{PromptSize, PromptTokens, TokenRatio, Usage};
 use paceline_store::{Reader, Rows, State, Tally};
 
 use super::Plan;
@@ -19,8 +19,9 @@ pub(super) fn prompt_tokens(ratio: &TokenRatio, charged: u64, body: &[u8]) -> [u
     if charged == 0 {
         return [0; 2];
     }
-    let expected = charged.max(ratio.tokens_by_its_like(body));
-    [expected, ratio.densest_tokens(body).max(expected)]
+    let PromptTokens { expected, most, greatest, .. } = ratio.budgeted(PromptSize::of(body));
+    let expected = charged.min(greatest.unwrap_or(u64::MAX)).max(expected);
+    [expected, most.max(expected)]
 }
 
 impl Plan {

@@ -63,7 +63,9 @@ impl Plan {
             if self.writes {
                 line(cached.to_owned());
             }
-            self.as_so_far().into_iter().for_each(|cost| line(format!("as answers so far cost: about {cost}")));
+            let says_more = |so_far: &Money| self.unbounded > 0 || self.others_answer() || *so_far <= cost;
+            let so_far = self.as_so_far.filter(says_more);
+            so_far.into_iter().for_each(|so_far| line(format!("as answers so far cost: about {so_far}")));
         }
         if !upstream.prices.is_empty() {
             line(kept::words(&upstream.prices));

@@ -150,7 +150,7 @@ mod tests {
     use paceline_config::Money;
     use paceline_store::ModelUsage;
 
-    use super::super::tests::{bounded, table, tokens};
+    use super::super::tests::{bounded, left, table, tokens};
     use super::super::{Limits, cost_of};
     use super::*;
 
@@ -285,7 +285,7 @@ mod tests {
         let call = budget.reserve(bounded(10, 10)).now_or_never().expect("at once").expect("fits");
         call.answered_by(Some(AnsweredBy::Model("dear".to_owned()))).settle(Some(tokens(10, 10)), || 0);
         let exceeded = budget.reserve(bounded(10, 10)).now_or_never().expect("at once").expect_err("nothing is left");
-        let words = budget.enough(exceeded, 1).words;
+        let words = budget.enough(exceeded, &left(1)).words;
         let expected =
             "the budget is exceeded, by answers of a dearer model than the one that was asked for: 20.00 of 12.50 used";
         assert!(words.starts_with(expected), "{words}");

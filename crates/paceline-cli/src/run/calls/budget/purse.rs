@@ -35,6 +35,34 @@ impl BudgetKind {
     }
 }
 
+/// What is asked of the purses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Amount {
+    tokens: u64,
+    cost: Money,
+}
+
+impl From<Sum> for Amount {
+    fn from(Sum { usage, cost }: Sum) -> Self {
+        Self { tokens: usage.total(), cost }
+    }
+}
+
+impl Amount {
+    /// In the units of a purse.
+    pub(super) const fn of(&self, purse: BudgetKind) -> u64 {
+        match purse {
+            BudgetKind::RunTokens | BudgetKind::JobTokens => self.tokens,
+            BudgetKind::JobCost => self.cost.units(),
+        }
+    }
+
+    pub(super) fn combine(&mut self, other: &Self, with: fn(u64, u64) -> u64) {
+        self.tokens = with(self.tokens, other.tokens);
+        self.cost = Money::from_units(with(self.cost.units(), other.cost.units()));
+    }
+}
+
 /// A purse that the next call does not fit into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exceeded {
@@ -44,11 +72,15 @@ pub(crate) struct Exceeded {
     /// What had been used of it.
     pub(super) used: u64,
     /// What that call would reserve.
-    pub(super) next: Sum,
+    pub(super) next: Amount,
     /// What it will hardly exceed, if its answer comes as long as others.
-    pub(super) likely: Sum,
+    pub(super) likely: Amount,
+    /// What it would reserve once a prompt like its own was answered.
+    pub(super) once_known: Amount,
     /// There is room for what other calls ask for.
     pub(super) others_fit: bool,
+    /// The bytes of the line of its item.
+    pub(super) bytes: u64,
     /// The line of its item in the input, once that is known.
     pub(super) line: Option<u64>,
 }

@@ -7,7 +7,7 @@ use paceline_providers::Usage;
 use paceline_store::ModelUsage;
 
 use super::answered::InPlace;
-use super::{AnsweredBy, Budget, Expected, Sum, cost_of, larger, unpriced_of, usage_of};
+use super::{AnsweredBy, Budget, Call, Expected, Sum, cost_of, larger, unpriced_of, usage_of};
 
 /// What a call has taken from the budget, given back when dropped.
 #[derive(Debug)]
@@ -153,7 +153,11 @@ impl Reserved<'_> {
         let sum = Sum::of_usage(counted, &self.budget.prices);
         let mut ledger = self.budget.ledger();
         if counted.calls > 0 {
-            ledger.recent.add(Sum::of_usage(one, &self.budget.prices));
+            let prices = &self.budget.prices;
+            let answer =
+                ModelUsage { tokens_out: one.tokens_out, model: Arc::clone(&one.model), ..ModelUsage::default() };
+            let [all, answer] = [one, &answer].map(|used| Sum::of_usage(used, prices));
+            ledger.recent.add(Call { all, answer, bytes: self.expected.bytes });
         }
         ledger.run.combine(&sum, u64::saturating_add);
         ledger.job.combine(&sum, u64::saturating_add);

@@ -9,6 +9,18 @@ pub(super) fn tokens(input_tokens: u64, output_tokens: u64) -> Usage {
     Usage { input_tokens, output_tokens, ..Usage::default() }
 }
 
+impl Budget {
+    /// What is expected does not change while it waits.
+    pub(super) async fn reserve(&self, expected: Expected) -> Result<Reserved<'_>, Exceeded> {
+        self.reserve_as_known(|| expected.clone()).await
+    }
+}
+
+/// So many items, of lines of unknown length.
+pub(super) fn left(items: u64) -> Left {
+    Left { items, ..Left::default() }
+}
+
 pub(super) fn bounded(input_tokens: u64, output_tokens: u64) -> Expected {
     Expected { model: "m".into(), usage: tokens(input_tokens, output_tokens), bounded: true, ..Expected::default() }
 }
@@ -33,7 +45,7 @@ fn tokens_are_reserved_until_they_are_known_and_never_exceed_the_budget() {
     let first = reserve(60).expect("at once").expect("fits");
     assert!(reserve(60).is_none(), "the first may still turn out to be cheap");
     let exceeded = reserve(101).expect("at once").expect_err("never fits");
-    assert_eq!((exceeded.purse, budget.needed(exceeded, 1)), (BudgetKind::RunTokens, [101; 2]));
+    assert_eq!((exceeded.purse, budget.needed(exceeded, &left(1))), (BudgetKind::RunTokens, [101; 2]));
     let mut waits = Box::pin(budget.reserve(bounded(60, 0)));
     assert!(waits.as_mut().now_or_never().is_none());
     first.settle(Some(tokens(40, 0)), || 0);
@@ -58,13 +70,13 @@ fn what_earlier_runs_used_counts_for_the_job_alone() {
     let limits = Limits { job_cost: "1000".parse().ok(), ..Limits::default() };
     let budget = Budget::new(limits, price, &before, false);
     let reserved = budget.reserve(bounded(1, 1)).now_or_never().expect("at once");
-    let exceeded = reserved.expect_err("calls cost 350 here");
+    let exceeded = reserved.expect_err("prompts cost 300 here");
     assert_eq!(exceeded.purse, BudgetKind::JobCost);
-    let enough = budget.enough(exceeded.at_line(7), 1);
-    assert_eq!((enough.flag, enough.amount.as_str()), ("--budget-cost", "1050.00"));
+    let enough = budget.enough(exceeded.at_line(7), &left(1));
+    assert_eq!((enough.flag, enough.amount.as_str()), ("--budget-cost", "1000.50"));
     assert_eq!(
         enough.words,
-        "300.00 of 1000.00 left, and the next call (line 7) may use 350.00. The whole job: about --budget-cost 1050.00, as the \
+        "300.00 of 1000.00 left, and the next call (line 7) may use 300.50. The whole job: about --budget-cost 1000.50, as the \
          answers so far cost"
     );
 }
@@ -74,7 +86,7 @@ fn a_budget_that_was_exceeded_is_called_so() {
     let before = [ModelUsage { model: "m".into(), calls: 2, tokens_in: 600, tokens_out: 200, ..ModelUsage::default() }];
     let told = |budget: &Budget| {
         let exceeded = budget.reserve(bounded(1, 1)).now_or_never().expect("at once").expect_err("nothing is left");
-        (StopReason::Budget(exceeded).to_string(), budget.enough(exceeded, 2).words)
+        (StopReason::Budget(exceeded).to_string(), budget.enough(exceeded, &left(2)).words)
     };
     let of = |tokens, before: &[ModelUsage]| {
         Budget::new(Limits { job_tokens: Some(tokens), ..Limits::default() }, Prices::default(), before, false)
@@ -82,7 +94,7 @@ fn a_budget_that_was_exceeded_is_called_so() {
     let (stop, words) = told(&of(700, &before));
     assert_eq!(stop, "--budget-tokens 700, the budget of all runs of this job, is used up");
     let expected = "the budget is exceeded, by the runs before: 800 of 700 tokens used, 100 too much. The whole \
-                    job: about --budget-tokens 1601, as calls so far used";
+                    job: about --budget-tokens 1502, as calls so far used";
     assert!(words.starts_with(expected), "{words}");
     assert!(told(&of(800, &before)).1.starts_with("the budget is used up (800 of 800 tokens). "));
     let budget = of(1_000, &[]);
@@ -123,7 +135,7 @@ fn what_exceeds_a_budget_is_named_by_the_calls_that_did() {
         call((100, 300));
         call(last);
         let exceeded = budget.reserve(bounded(1, 1)).now_or_never().expect("at once").expect_err("nothing is left");
-        budget.enough(exceeded, 1).words
+        budget.enough(exceeded, &left(1)).words
     };
     for (last, expected) in [
         ((1_636, 5), "by prompts that had more tokens than estimated (1,636 tokens where 100 were reserved): 2,041 of"),
@@ -155,7 +167,7 @@ fn a_bound_of_a_run_below_one_call_says_what_the_call_may_use() {
         stop.to_string(),
         "the next call might exceed --max-tokens 50: it may use 112, and 50 are left to this run"
     );
-    let enough = budget.enough(stop.exceeded_budget().expect("told as a budget"), 3);
+    let enough = budget.enough(stop.exceeded_budget().expect("told as a budget"), &left(3));
     assert_eq!((enough.flag, enough.amount.as_str()), ("--max-tokens", "336"));
     assert_eq!(
         enough.words,
@@ -169,11 +181,31 @@ fn a_bound_of_a_run_below_one_call_says_what_the_call_may_use() {
     assert_eq!(StopReason::Budget(exceeded).exceeded_budget(), None, "the next run has the bound anew");
 }
 
+/// A call that was prepared before anything was known asks for as much as is known once it may leave.
+#[test]
+fn a_call_that_waits_learns_from_the_answers_that_come_meanwhile() {
+    let limits = Limits { job_tokens: Some(100), ..Limits::default() };
+    let budget = Budget::new(limits, Prices::default(), &[], false);
+    let likely = std::cell::Cell::new(10);
+    let long =
+        || Expected { prompt: PromptTokens { likely: likely.get(), ..PromptTokens::default() }, ..bounded(10, 5) };
+    let first = budget.reserve(bounded(90, 5)).now_or_never().expect("at once").expect("fits");
+    let mut waits = Box::pin(budget.reserve_as_known(long));
+    assert!(waits.as_mut().now_or_never().is_none());
+    likely.set(70);
+    first.settle(Some(tokens(35, 5)), || 0);
+    assert_eq!(waits.now_or_never().expect("woken").expect_err("75 of 60").next(), 75);
+}
+
 #[test]
 fn prompts_hold_as_much_as_they_can_have_until_they_are_known() {
     let limits = Limits { job_tokens: Some(100), ..Limits::default() };
     let budget = Budget::new(limits, Prices::default(), &[], false);
-    let reserve = || budget.reserve(Expected { longest_input: 60, ..bounded(10, 5) }).now_or_never();
+    let reserve = || {
+        budget
+            .reserve(Expected { prompt: PromptTokens { most: 60, ..PromptTokens::default() }, ..bounded(10, 5) })
+            .now_or_never()
+    };
     let first = reserve().expect("at once").expect("fits");
     assert!(reserve().is_none(), "65 are held, and not 15");
     assert_eq!(first.settle(Some(tokens(45, 5)), || 0).tokens_in, 45);
@@ -256,8 +288,8 @@ fn answers_without_a_bound_come_one_by_one_until_one_is_known() {
     assert!(reserve().is_none(), "40 are left when the second uses what the first did");
     second.settle(Some(tokens(1, 69)), || 0);
     let exceeded = reserve().expect("at once").expect_err("over");
-    assert_eq!((exceeded.purse, budget.needed(exceeded, 1)), (BudgetKind::JobTokens, [55; 2]));
-    assert_eq!(budget.needed(exceeded, 3), [167; 2], "a call used 55, rounded up");
+    assert_eq!((exceeded.purse, budget.needed(exceeded, &left(1))), (BudgetKind::JobTokens, [55; 2]));
+    assert_eq!(budget.needed(exceeded, &left(3)), [167; 2], "a call used 55, rounded up");
 }
 
 #[test]
@@ -324,7 +356,7 @@ fn writes_into_a_cache_are_named_as_a_cause_with_their_share() {
         let call = budget.reserve(bounded(100, 50)).now_or_never().expect("at once").expect("fits");
         call.settle(Some(used), || 0);
         let exceeded = budget.reserve(bounded(1, 1)).now_or_never().expect("at once").expect_err("nothing is left");
-        budget.enough(exceeded, 1).words
+        budget.enough(exceeded, &left(1)).words
     };
     let words = told(Usage { cache_price: 100, ..tokens(101, 50) });
     let expected =
@@ -346,7 +378,7 @@ fn what_the_whole_job_takes_is_told_by_the_last_calls_too() {
             call.settle(Some(tokens(*used, 0)), || 0);
         }
         let exceeded = budget.reserve(bounded(9_000, 0)).now_or_never().expect("at once").expect_err("too much");
-        let words = budget.enough(exceeded, 101).words;
+        let words = budget.enough(exceeded, &left(101)).words;
         words.split_once(". ").expect("two sentences").1.to_owned()
     };
     let (dear, cheap) = ([1_000; 5], [50; 10]);

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use paceline_config::{Money, Price, Prices};
 use serde_json::{Value, json};
 
-use super::{Budget, BudgetKind, Exceeded, Ledger, Sum};
+use super::{Budget, BudgetKind, Exceeded, Ledger, Left, Sum};
 use crate::text;
 
 /// What has been used of what there is, for people and scripts.
@@ -141,18 +141,17 @@ pub(crate) struct Enough {
 const ALIKE: u64 = 5;
 
 impl Budget {
-    /// What a call of the job has cost so far on average, rounded up; none before the first, or where no price is known.
-    pub(crate) fn mean_cost(&self) -> Option<Money> {
-        let ledger = self.ledger();
-        let is_known = ledger.calls > 0 && !self.prices.is_empty();
-        is_known.then(|| Money::from_units(ledger.job.cost.units().div_ceil(ledger.calls)))
+    /// What those that are left cost if they cost as the calls of the job so far; none before the first, or where no price is known.
+    pub(crate) fn cost_of_rest(&self, left: &Left) -> Option<Money> {
+        let [all, _] = self.ledger().of_rest(BudgetKind::JobCost, left)?;
+        (!self.prices.is_empty()).then(|| Money::from_units(all))
     }
 
-    /// Why the next call does not fit into the purse, and what seems to be enough for the `left` items.
-    pub(crate) fn enough(&self, exceeded: Exceeded, left: u64) -> Enough {
+    /// Why the next call does not fit into the purse, and what seems to be enough for the items that are left.
+    pub(crate) fn enough(&self, exceeded: Exceeded, left: &Left) -> Enough {
         let [least, most] = self.needed(exceeded, left);
         let Exceeded { purse, limit, line, .. } = exceeded;
-        let (next, others) = (exceeded.next(), self.others_left_out(left));
+        let (next, others) = (exceeded.next(), self.others_left_out(left.items));
         let ledger = self.ledger();
         let (used, before) = (ledger.used(purse), ledger.before.of(purse));
         let knows_calls = ledger.calls > 0;
@@ -200,23 +199,23 @@ impl Budget {
     }
 
     /// What the rest of the job seems to need beside what has been used, at least and at most: what the calls would use that did
-    /// not fit, and for each other item of those `left` what calls use here, all of them or the last ones.
-    pub(super) fn needed(&self, exceeded: Exceeded, left: u64) -> [u64; 2] {
+    /// not fit, and for the other items of those that are left what calls use here, all of them or the last ones.
+    pub(super) fn needed(&self, exceeded: Exceeded, left: &Left) -> [u64; 2] {
         let (ledger, purse, next) = (self.ledger(), exceeded.purse, exceeded.next());
-        let mean = ledger.job.of(purse).checked_div(ledger.calls);
-        let recent = ledger.recent.mean(purse).or(mean);
-        let (each, recent) = (mean.unwrap_or(next), recent.unwrap_or(next));
-        let (least, most) = (each.min(recent), each.max(recent));
+        let mut left_out = ledger.left_out;
+        if !left_out.has(&exceeded) {
+            left_out.add(exceeded);
+        }
+        let others = Left {
+            items: left.items.saturating_sub(left_out.items),
+            bytes: left.bytes.saturating_sub(left_out.bytes),
+            ..*left
+        };
+        let [all, last] = ledger.of_rest(purse, &others).unwrap_or([next.saturating_mul(others.items); 2]);
+        let (least, most) = (all.min(last), all.max(last));
         // What differs less is the same, as far as a mean can tell.
         let least = if most - least > most / ALIKE { least } else { most };
-        let more = u64::from(mean.is_some());
-        let left_out = &ledger.left_out;
-        let (known, told) = match left_out.has(&exceeded) {
-            true => (left_out.needs(purse), left_out.items),
-            false => (left_out.needs(purse).saturating_add(next), left_out.items + 1),
-        };
-        let others = left.saturating_sub(told);
-        [least, most].map(|each| known.saturating_add(each.saturating_add(more).saturating_mul(others)))
+        [least, most].map(|rest| left_out.needs(purse).saturating_add(rest))
     }
 
     /// Says once that a call which used that has used more than there is.
