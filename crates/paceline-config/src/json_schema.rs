@@ -160,8 +160,8 @@ kind!(
     /// A price, or prices by model.
     PriceTable,
     |_generator| { "anyOf": [
-        { "type": "object", "additionalProperties": { "type": "string", "pattern": "^ *(in|out|cached) *= *[0-9]" } },
-        { "type": "string", "pattern": "^ *(in|out|cached) *= *[0-9]" },
+        { "type": "object", "additionalProperties": { "type": "string", "pattern": "^ *(in|out|cached|cached_write) *= *[0-9]" } },
+        { "type": "string", "pattern": "^ *(in|out|cached|cached_write) *= *[0-9]" },
     ] }
 );
 

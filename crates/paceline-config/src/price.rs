@@ -99,6 +99,8 @@ pub struct Price {
     output: u64,
     /// Of input that the provider read from its cache, where its answers say how much that was.
     cached: Option<u64>,
+    /// Of input that it wrote into its cache, likewise.
+    cached_write: Option<u64>,
 }
 
 /// A text that is no price.
@@ -119,7 +121,8 @@ impl PriceError {
 }
 
 const EXPECTED_PRICE: &str = "the price of a million tokens in and of a million out, each 0 to 1,000,000 and not both 0, such as in=2.50,out=10, and where \
-     input from the cache costs less that price too, at most that of input: in=2.50,cached=1.25,out=10";
+     input from the cache costs less, or a write into it more, these prices too, the first at most that of input: \
+     in=2.50,cached=1.25,cached_write=3.125,out=10";
 
 impl Price {
     /// What so many tokens cost.
@@ -127,13 +130,21 @@ impl Price {
         Money(self.input.saturating_mul(tokens_in).saturating_add(self.output.saturating_mul(tokens_out)))
     }
 
-    /// What a call costs, with what the provider read from its cache at the price of that; else at what is known of its provider.
-    /// Nothing is rounded: calls cost together what each of them costs.
+    /// What a call costs, with what the provider read from its cache and wrote into it at the prices of that; else at what is known
+    /// of its provider. Nothing is rounded: calls cost together what each of them costs.
     pub fn of_usage(&self, usage: &Usage) -> Money {
-        let Some(cached) = self.cached else { return self.of(usage.priced_input(), usage.output_tokens) };
-        let of_writes = usage.cache_price.saturating_sub(usage.cached_price);
-        let Money(all) = self.of(usage.prompt_tokens().saturating_add_signed(of_writes), usage.output_tokens);
-        Money(all.saturating_sub(self.input.saturating_sub(cached).saturating_mul(usage.cached_tokens)))
+        let of = |tokens: u64, price: u64| i128::from(tokens) * i128::from(price);
+        let input = |tokens: i64| i128::from(tokens) * i128::from(self.input);
+        // What is given takes the place of what is known.
+        let instead = |given: Option<u64>, tokens, known| {
+            given.map_or(0, |given| of(tokens, given) - of(tokens, self.input) - input(known))
+        };
+        let all = of(usage.prompt_tokens(), self.input)
+            + input(usage.cache_price)
+            + instead(self.cached, usage.cached_tokens, usage.cached_price)
+            + instead(self.cached_write, usage.written_tokens, usage.written_price)
+            + of(usage.output_tokens, self.output);
+        Money(u64::try_from(all.max(0)).unwrap_or(u64::MAX))
     }
 
     /// What input costs that the provider read from its cache, in millionths; none where it costs what the rest does.
@@ -141,23 +152,9 @@ impl Price {
         self.cached
     }
 
-    /// So many tokens of input cost as much as a prompt, with what the provider read from its cache at the price of that; else
-    /// at what is known of its provider. Rounded up.
-    pub const fn priced_input(&self, usage: &Usage) -> u64 {
-        let Some(cached) = self.cached else { return usage.priced_input() };
-        let less = if cached < self.input {
-            // Both are at most 10^12.
-            (usage.cached_tokens as u128 * (self.input - cached) as u128 / self.input as u128) as u64
-        } else {
-            0
-        };
-        let of_writes = usage.cache_price.saturating_sub(usage.cached_price);
-        usage.prompt_tokens().saturating_add_signed(of_writes).saturating_sub(less)
-    }
-
     /// Why this can hardly be meant: it is below 0.001 or above 10,000. Nothing may cost nothing.
     pub fn doubt(&self) -> Option<&'static str> {
-        let parts = [self.input, self.output, self.cached.unwrap_or(0)];
+        let parts = [self.input, self.output, self.cached.unwrap_or(0), self.cached_write.unwrap_or(0)];
         if parts.iter().any(|part| (1..1_000).contains(part)) {
             return Some(
                 "below 0.001, so that a budget may end nothing: where it is meant for one token, take a million times as much, and \
@@ -170,8 +167,13 @@ impl Price {
 
     /// What costs no less than either.
     fn dearer(self, other: Self) -> Self {
-        let cached = self.cached.zip(other.cached).map(|(one, two)| one.max(two));
-        Self { input: self.input.max(other.input), output: self.output.max(other.output), cached }
+        let dearer = |one: Option<u64>, other: Option<u64>| one.zip(other).map(|(one, other)| one.max(other));
+        Self {
+            input: self.input.max(other.input),
+            output: self.output.max(other.output),
+            cached: dearer(self.cached, other.cached),
+            cached_write: dearer(self.cached_write, other.cached_write),
+        }
     }
 }
 
@@ -187,10 +189,11 @@ impl FromStr for Price {
         let both = price("in").zip(price("out")).filter(|(input, output)| input + output > 0);
         // Where nothing is gained it says less than is meant: a point is missing.
         let cached = price("cached").filter(|cached| both.is_none_or(|(input, _)| *cached <= input));
-        let number = 2 + usize::from(cached.is_some());
+        let cached_write = price("cached_write");
+        let number = 2 + [cached, cached_write].into_iter().flatten().count();
         match both {
             Some((input, output)) if parts.len() == number && text.matches(',').count() + 1 == number => {
-                Ok(Self { input, output, cached })
+                Ok(Self { input, output, cached, cached_write })
             }
             _ => Err(PriceError { text: text.to_owned(), fault: fault(&parts) }),
         }
@@ -200,7 +203,7 @@ impl FromStr for Price {
 /// Which part of a price is at fault, where that can be told.
 fn fault(parts: &[(&str, &str)]) -> Option<String> {
     let value = |name: &str| parts.iter().find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim());
-    let wrong = ["in", "cached", "out"].into_iter().find_map(|name| {
+    let wrong = ["in", "cached", "cached_write", "out"].into_iter().find_map(|name| {
         let value = value(name).filter(|value| number(value).is_none())?;
         Some(format!("{name}={value} is no number such as 0.5"))
     });
@@ -212,7 +215,9 @@ fn fault(parts: &[(&str, &str)]) -> Option<String> {
 impl fmt::Display for Price {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "in={},out={}", self.input as f64 / 1e6, self.output as f64 / 1e6)?;
-        self.cached.map_or(Ok(()), |cached| write!(f, ",cached={}", cached as f64 / 1e6))
+        let of_cache = [("cached", self.cached), ("cached_write", self.cached_write)];
+        let mut given = of_cache.into_iter().filter_map(|(name, price)| Some((name, price?)));
+        given.try_for_each(|(name, price)| write!(f, ",{name}={}", price as f64 / 1e6))
     }
 }
 
@@ -358,21 +363,23 @@ mod tests {
         }
         let cached: Price = "in=2,cached=0.5,out=8".parse().expect("a price");
         let usage = |cached_tokens| Usage { input_tokens: 1_000, cached_tokens, ..Usage::default() };
-        assert_eq!([0, 800, 801].map(|tokens| cached.priced_input(&usage(tokens))), [1_000, 400, 400]);
-        assert_eq!((price.priced_input(&usage(800)), cached.to_string().as_str()), (1_000, "in=2,out=8,cached=0.5"));
+        let units = |price: Price, usage: Usage| price.of_usage(&usage).units();
+        assert_eq!([0, 800, 801].map(|tokens| units(cached, usage(tokens))), [2_000_000_000, 800_000_000, 798_500_000]);
+        assert_eq!(units(price, usage(800)), 2_500_000_000);
         // A provider that sells them at a tenth, and 100 tokens that were written at 1.25.
         let known = Usage { cache_price: -720 + 25, cached_price: -720, ..usage(800) };
-        assert_eq!([price, cached].map(|price| price.priced_input(&known)), [305, 425], "the price that was given");
         let odd = Usage { input_tokens: 7, cached_tokens: 5, output_tokens: 1, ..Usage::default() };
         let uneven: Price = "in=2,cached=0.7,out=8".parse().expect("a price");
         let ten = Usage { input_tokens: 70, cached_tokens: 50, output_tokens: 10, ..Usage::default() };
         assert_eq!(10 * uneven.of_usage(&odd).units(), uneven.of_usage(&ten).units(), "nothing is rounded");
         assert_eq!(uneven.of_usage(&odd).units(), 2 * 2_000_000 + 5 * 700_000 + 8_000_000);
-        assert_eq!([price, cached].map(|price| price.of_usage(&known).units()), [762_500_000, 850_000_000]);
+        assert_eq!([price, cached].map(|price| units(price, known)), [762_500_000, 850_000_000]);
         let full: Price = "in=2,cached=2,out=8".parse().expect("a price");
-        assert_eq!(full.priced_input(&known), 1_025);
+        assert_eq!(units(full, known), 1_025 * 2_000_000);
         for wrong in [
             "in=1,out=2,cached=x",
+            "in=1,out=2,cached_write=x",
+            "in=1,cached_write=2",
             "in=0.15,out=0.6,cached=0.5",
             "in=1,cached=0.5",
             "",
@@ -400,6 +407,38 @@ mod tests {
             let message = wrong.parse::<Money>().expect_err(wrong).to_string();
             assert!(message.contains("a number from 0.000001 to 1,000,000"), "{message}");
         }
+    }
+
+    #[test]
+    fn what_a_write_into_a_cache_costs_can_be_given() {
+        let price = |text: &str| text.parse::<Price>().expect("a price");
+        let given = price("in=2, cached_write=3, out=8");
+        assert_eq!(given.to_string(), "in=2,out=8,cached_write=3");
+        assert_eq!(price("in=2,out=8,cached_write=0,cached=1").to_string(), "in=2,out=8,cached=1,cached_write=0");
+        // 100 of 1,000 tokens were written at 1.25 and 800 read at a tenth; 5 are not billed.
+        let (reads, writes) = (-720, 25);
+        let usage = Usage {
+            input_tokens: 1_000,
+            cached_tokens: 800,
+            cached_price: reads,
+            written_tokens: 100,
+            written_price: writes,
+            cache_price: reads + writes - 5,
+            output_tokens: 1,
+            ..Usage::default()
+        };
+        for (price, units) in [
+            ("in=2,out=8", 300 * 2_000_000),
+            ("in=2,out=8,cached_write=3", 175 * 2_000_000 + 100 * 3_000_000),
+            ("in=2,out=8,cached_write=0.5", 175 * 2_000_000 + 100 * 500_000),
+            ("in=2,out=8,cached=1,cached_write=3", 95 * 2_000_000 + 800 * 1_000_000 + 100 * 3_000_000),
+            ("in=0,out=8,cached_write=3", 100 * 3_000_000),
+        ] {
+            assert_eq!(price.parse::<Price>().expect("a price").of_usage(&usage).units(), units + 8_000_000, "{price}");
+        }
+        let fault = "in=1,out=2,cached_write=$3".parse::<Price>().expect_err("no number").to_string();
+        assert!(fault.ends_with("; cached_write=$3 is no number such as 0.5"), "{fault}");
+        assert!(price("in=1,out=1,cached_write=0.0005").doubt().is_some());
     }
 
     #[test]

@@ -244,7 +244,8 @@ section_with_limits! {
         /// What a call is charged. Default: the provider's.
         charge: ChargeSection,
         /// What a million tokens cost, by model, in whatever currency: `"in=2.50,out=10"`. `*` stands for every other model;
-        /// without it those count with the dearest. One text is for all models. Default: not known.
+        /// without it those count with the dearest. One text is for all models. `cached=1.25` and `cached_write=3.125` beside
+        /// them are for input that a provider's cache was read for, or written with. Default: not known.
         #[schemars(with = "Option<PriceTable>")]
         price: Priced,
     }

@@ -38,8 +38,9 @@ impl CachePercent {
         let known = if self.knows_writes() { self } else { Self::ASKED_FOR };
         let dearest = self.dearest(request).max(known.write);
         let more = u64::from(dearest.saturating_sub(self.write)) * usage.unsplit_writes;
-        let cache_price = usage.cache_price.saturating_add_unsigned(more.div_ceil(100));
-        Usage { cache_price, unsplit_writes: 0, ..usage }
+        let [cache_price, written_price] =
+            [usage.cache_price, usage.written_price].map(|price| price.saturating_add_unsigned(more.div_ceil(100)));
+        Usage { cache_price, written_price, unsplit_writes: 0, ..usage }
     }
 
     /// What a token of the prompt costs at most, in percent of the price of input, where the request asks for it to be kept.
@@ -312,16 +313,18 @@ impl Reported {
         let more = |tokens: u64, percent: u32| tokens as i64 * (i64::from(percent) - 100);
         let rounded_up = |percent: i64| -(-percent).div_euclid(100);
         let cached_price = rounded_up(more(read, of_read));
-        let of_writes = rounded_up(more(written - for_an_hour, write) + more(for_an_hour, write_for_an_hour));
+        let written_price = rounded_up(more(written - for_an_hour, write) + more(for_an_hour, write_for_an_hour));
         // Both are at most a few times 2^32.
         let unbilled = self.billed.map_or(0, |billed| billed.cast_signed() - input.cast_signed());
         Usage {
             input_tokens: input - uncounted_tokens,
             uncounted_tokens,
-            cache_price: cached_price + of_writes + unbilled,
+            cache_price: cached_price + written_price + unbilled,
             unsplit_writes: if self.written_for_an_hour.is_none() || write == 100 { written } else { 0 },
             cached_tokens: read,
             cached_price,
+            written_tokens: written,
+            written_price,
             output_tokens: self.output,
             units: 0,
             undivided: self.undivided,

@@ -27,6 +27,10 @@ pub struct Usage {
     pub cached_tokens: u64,
     /// What of `cache_price` is theirs: nothing where their price is not known here, so that they count with that of input.
     pub cached_price: i64,
+    /// Tokens of the prompt that the provider wrote into its cache.
+    pub written_tokens: u64,
+    /// What of `cache_price` is theirs.
+    pub written_price: i64,
     /// Tokens of the answer.
     pub output_tokens: u64,
     /// Units of the provider's own: capacity units, query points.
@@ -36,6 +40,15 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// That of a call which is not known: each token of its prompt may cost so many percent of the price of input, more than 100
+    /// where it may be written into the provider's cache.
+    pub fn reserved(input_tokens: u64, output_tokens: u64, percent: u32) -> Self {
+        let more = input_tokens.saturating_mul(percent.saturating_sub(100).into()).div_ceil(100);
+        let more = more.min(u64::MAX >> 1).cast_signed();
+        let written_tokens = if more > 0 { input_tokens } else { 0 };
+        Self { input_tokens, output_tokens, cache_price: more, written_tokens, written_price: more, ..Self::default() }
+    }
+
     /// All tokens of the prompt, also those that no limit counts.
     pub const fn prompt_tokens(&self) -> u64 {
         self.input_tokens.saturating_add(self.uncounted_tokens)

@@ -27,6 +27,10 @@ pub struct ModelUsage {
     pub cached_tokens: u64,
     /// How many tokens of input more, or fewer, these cost than they are, where the price of input from the cache is not given.
     pub cached_price: i64,
+    /// Tokens of the prompts that were written into a cache.
+    pub written_tokens: u64,
+    /// What of `cache_price` is theirs.
+    pub written_price: i64,
     /// Calls of an older version, which did not keep how many tokens a cache was read for.
     pub calls_of_older: u64,
     /// Calls that another model answered than they had asked for, of which no price was known, and which count as this one.
@@ -46,6 +50,8 @@ impl AddAssign<&Self> for ModelUsage {
         self.cache_price += more.cache_price;
         self.cached_tokens += more.cached_tokens;
         self.cached_price += more.cached_price;
+        self.written_tokens += more.written_tokens;
+        self.written_price += more.written_price;
         self.calls_of_older += more.calls_of_older;
         self.calls_unpriced += more.calls_unpriced;
         self.calls_in_place += more.calls_in_place;

@@ -120,9 +120,14 @@ pub(crate) fn not_counted(conn: &Connection) -> rusqlite::Result<Vec<ModelUsage>
     if !has_table(conn, "call_under_way")? {
         return Ok(Vec::new());
     }
-    let cache_price = if has_column(conn, "call_under_way", "cache_price")? { "sum(call.cache_price)" } else { "0" };
+    // A prompt that may be written into a cache counts as if all of it were.
+    let (price, written) = match has_column(conn, "call_under_way", "cache_price")? {
+        true => ("sum(call.cache_price)", "sum(iif(call.cache_price > 0, call.tokens_in, 0))"),
+        false => ("0", "0"),
+    };
     let mut select = conn.prepare(&format!(
-        "SELECT call.model, count(*), sum(call.tokens_in), sum(call.tokens_out), {cache_price}, 0, 0, 0, 0, 0, 0 {CUT_OFF} GROUP BY call.model"
+        "SELECT call.model, count(*), sum(call.tokens_in), sum(call.tokens_out), {price}, 0, 0, 0, 0, 0, 0, {written}, {price}
+         {CUT_OFF} GROUP BY call.model"
     ))?;
     let rows = select.query_map([], usage::of_row)?;
     rows.collect()

@@ -20,12 +20,15 @@ pub(crate) const TABLE: &str = "
         older INTEGER NOT NULL DEFAULT 0, -- calls of a version that did not keep these apart
         unpriced INTEGER NOT NULL DEFAULT 0, -- calls that another model answered, of which no price was known
         in_place INTEGER NOT NULL DEFAULT 0, -- calls that this model answered in place of another
-        divided INTEGER NOT NULL DEFAULT 0 -- of tokens_out, those that only a total told with the prompt
+        divided INTEGER NOT NULL DEFAULT 0, -- of tokens_out, those that only a total told with the prompt
+        written INTEGER NOT NULL DEFAULT 0, -- tokens of the prompts that were written into a cache
+        written_price INTEGER NOT NULL DEFAULT 0 -- of cache_price, what is theirs
     ) STRICT, WITHOUT ROWID;
 ";
 
 /// The columns that the tables of older versions have not.
-const LATER: [&str; 7] = ["cache_price", "cached", "cached_price", "older", "unpriced", "in_place", "divided"];
+const LATER: [&str; 9] =
+    ["cache_price", "cached", "cached_price", "older", "unpriced", "in_place", "divided", "written", "written_price"];
 
 /// Makes the table in a journal that has none, within the caller's transaction.
 pub(crate) fn begin(conn: &Connection) -> rusqlite::Result<()> {
@@ -57,12 +60,13 @@ pub(crate) fn add(conn: &Connection, usage: &ModelUsage) -> rusqlite::Result<()>
         return Ok(());
     }
     let sql = "INSERT INTO spent (model, calls, tokens_in, tokens_out, cache_price, cached, cached_price, older, unpriced, in_place,
-                                  divided)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+                                  divided, written, written_price)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
                ON CONFLICT (model) DO UPDATE SET calls = calls + ?2, tokens_in = tokens_in + ?3, tokens_out = tokens_out + ?4,
                    cache_price = cache_price + ?5, cached = cached + ?6, cached_price = cached_price + ?7, older = older + ?8,
-                   unpriced = unpriced + ?9, in_place = in_place + ?10, divided = divided + ?11";
-    let [calls, tokens_in, tokens_out, cached, older, unpriced, in_place, divided] = [
+                   unpriced = unpriced + ?9, in_place = in_place + ?10, divided = divided + ?11, written = written + ?12,
+                   written_price = written_price + ?13";
+    let [calls, tokens_in, tokens_out, cached, older, unpriced, in_place, divided, written] = [
         usage.calls,
         usage.tokens_in,
         usage.tokens_out,
@@ -71,9 +75,10 @@ pub(crate) fn add(conn: &Connection, usage: &ModelUsage) -> rusqlite::Result<()>
         usage.calls_unpriced,
         usage.calls_in_place,
         usage.divided_out,
+        usage.written_tokens,
     ]
     .map(int);
-    let ModelUsage { model, cache_price, cached_price, .. } = usage;
+    let ModelUsage { model, cache_price, cached_price, written_price, .. } = usage;
     let values = params![
         model,
         calls,
@@ -85,7 +90,9 @@ pub(crate) fn add(conn: &Connection, usage: &ModelUsage) -> rusqlite::Result<()>
         older,
         unpriced,
         in_place,
-        divided
+        divided,
+        written,
+        written_price,
     ];
     conn.prepare_cached(sql)?.execute(values).map(drop)
 }
@@ -111,6 +118,8 @@ pub(crate) fn of_row(row: &Row<'_>) -> rusqlite::Result<ModelUsage> {
         calls_unpriced: number(8)?,
         calls_in_place: number(9)?,
         divided_out: number(10)?,
+        written_tokens: number(11)?,
+        written_price: row.get(12)?,
     })
 }
 
@@ -171,6 +180,8 @@ mod tests {
                 cache_price: 5,
                 cached_tokens: 18,
                 cached_price: -16,
+                written_tokens: 2,
+                written_price: 5,
                 calls_of_older: 0,
                 calls_unpriced: 1,
                 divided_out: 1,
@@ -184,6 +195,8 @@ mod tests {
                 cache_price: 10,
                 cached_tokens: 36,
                 cached_price: -32,
+                written_tokens: 4,
+                written_price: 10,
                 calls_unpriced: 2,
                 divided_out: 2,
                 ..before

@@ -81,7 +81,8 @@ pub(crate) struct RunArgs {
     /// bound (--max-output-tokens, or max_tokens in requests) can exceed it
     #[arg(help_heading = BUDGET, long, value_name = "AMOUNT", value_parser = BudgetFlag::<Money>::cost, allow_hyphen_values = true)]
     pub(crate) budget_cost: Option<BudgetFlag<Money>>,
-    /// What a million tokens cost, such as in=2.50,out=10 [default: price of the upstream in paceline.toml]
+    /// What a million tokens cost, such as in=2.50,out=10, with cached=1.25 those read from a provider's cache, and with
+    /// cached_write=3.125 those written into it [default: price of the upstream in paceline.toml]
     #[arg(help_heading = BUDGET, long, value_name = "PRICE", allow_hyphen_values = true)]
     pub(crate) price: Option<Price>,
     /// Check the input and print what there is to do; sends nothing, leaves no files, needs no key

@@ -8,6 +8,7 @@ use std::time::Duration;
 use paceline::clock;
 use paceline_config::{Money, Upstream};
 use paceline_core::{Cost, Dimension, Instant, Limits, Pacer, Request, TooLarge};
+use paceline_providers::Usage;
 use paceline_store::{JournalError, LastFailure, Paths, Reader, ReportRow, Rows, RunLock, State};
 use serde_json::{Value, json};
 
@@ -346,8 +347,7 @@ impl Plan {
             let dearest = upstream.dialect.dearest_input(line.body.as_bytes()).max(100);
             self.writes |= dearest > 100;
             let priced = |model: &str, tokens_in: u64| {
-                let tokens_in = tokens_in.saturating_mul(dearest.into()).div_ceil(100);
-                upstream.prices.of(model).of(tokens_in, tokens_out)
+                upstream.prices.of(model).of_usage(&Usage::reserved(tokens_in, tokens_out, dearest))
             };
             let model = line.model.as_deref().unwrap_or_default();
             let [one, most] = [tokens_in, most_in].map(|tokens| priced(model, tokens));

@@ -266,6 +266,40 @@ fn writes_into_a_cache_are_reserved_and_counted_at_an_api_in_the_form_of_openai(
     }
 }
 
+/// A write at twice the price of input, where the table of the provider says 1.25 and nothing.
+#[test]
+fn what_a_write_into_a_cache_costs_can_be_given_and_counts_the_runs_before_anew() {
+    let anthropic = json!({"input_tokens": 60, "cache_creation_input_tokens": 2_000, "cache_read_input_tokens": 0, "output_tokens": 10});
+    let openrouter = json!({"prompt_tokens": 2_060, "completion_tokens": 10, "prompt_tokens_details": {"cache_write_tokens": 2_000}});
+    for (upstream, usage) in [("anthropic", anthropic), ("openrouter", openrouter)] {
+        let server = Server::new(move |_| Reply::new(200, &json!({"content": [], "choices": [], "usage": usage})));
+        let text = json!([{"type": "text", "text": "x".repeat(8_000), "cache_control": {"type": "ephemeral"}}]);
+        let body = json!({"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": text}]});
+        let line = |n: usize| match upstream {
+            "anthropic" => json!({"custom_id": n, "params": body}).to_string(),
+            _ => json!({"custom_id": n, "url": "/v1/chat/completions", "body": body}).to_string(),
+        };
+        let job = Job::with_input(&(0..60).map(line).collect::<Vec<_>>().join("\n"));
+        let run = |price: &str, more: &[&str]| {
+            let args = ["--upstream", upstream, "--budget-cost", "0.2", "--price", price, "--pace", "none"];
+            let (code, log) = finish(job.run(&server).env("OPENROUTER_API_KEY", "x").args(args).args(more));
+            let used = job.summary()["budget"]["cost"]["used"].as_f64().expect("a sum");
+            assert!(code == 3 && !log.contains("exceeded"), "{upstream}: {log}");
+            (used, server.count() as f64, log)
+        };
+        let (used, calls, log) = run("in=3,out=15", &["--max-items", "2"]);
+        assert!((used - calls * 0.007_83).abs() < 1e-9, "{upstream}: {used}: {log}");
+        let (used, calls, log) = run("in=3,cached_write=6,out=15", &[]);
+        assert!((used - calls * 0.012_33).abs() < 1e-9, "{upstream}: {used} by {calls}: {log}");
+        assert!((0.17..=0.20).contains(&used), "what a write costs is reserved, {upstream}: {used}: {log}");
+        assert!(log.contains("price of a million tokens: in=3,out=15,cached_write=6"), "{log}");
+        assert!(
+            log.contains("prices changed since the last run of this job: what was used before counts as 0.0247 now"),
+            "{log}"
+        );
+    }
+}
+
 /// A job of such lines, of which ten have answers; the model `dear` has a price of its own.
 fn ten_of_forty(server: &Server, line: impl Fn(usize) -> String) -> Job {
     let job = Job::with_input(&(0..40).map(line).collect::<Vec<_>>().join("\n"));

@@ -444,7 +444,9 @@ fn a_call_that_was_cut_off_counts_once_and_as_much_as_it_reserved() {
     reschedule(&journal, retry(3, 60));
     let (before, mut counted) = (journal.usage().unwrap(), journal.sums().unwrap().totals);
     counted = CallTotals { calls: counted.calls + 2, resends: 1, abandoned: 2, ..counted };
-    let used = [ModelUsage { calls: 5, cache_price: 6, ..usage("m", before[0].tokens_in + 20, 200) }];
+    let of_cache = ModelUsage { cache_price: 6, written_tokens: 20, written_price: 6, ..ModelUsage::default() };
+    let used =
+        [ModelUsage { calls: 5, tokens_in: before[0].tokens_in + 20, tokens_out: 200, model: "m".into(), ..of_cache }];
     // Another crash before the items come again counts nothing more.
     let mut dead = job.copy();
     for (interrupted, in_flight) in [(3, 2), (0, 0)] {

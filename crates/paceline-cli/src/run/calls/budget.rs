@@ -57,14 +57,9 @@ impl Expected {
         larger(self.usage, Usage { input_tokens, output_tokens, ..Usage::default() })
     }
 
-    /// So many tokens of input cost as much as a prompt of that many.
-    fn priced(&self, tokens: u64) -> u64 {
-        tokens.saturating_add(self.dearer_by(tokens))
-    }
-
-    /// How many more that are than it has. Rounded up.
-    fn dearer_by(&self, tokens: u64) -> u64 {
-        tokens.saturating_mul(self.dearer.into()).div_ceil(100)
+    /// What it costs with that, where its whole prompt is written into a provider's cache if it may be.
+    fn priced(&self, Usage { input_tokens, output_tokens, .. }: Usage) -> Usage {
+        Usage::reserved(input_tokens, output_tokens, self.dearer.saturating_add(100))
     }
 }
 
@@ -185,6 +180,8 @@ fn usage_of(used: &ModelUsage) -> Usage {
         cache_price: used.cache_price.saturating_add(used.cached_price),
         cached_tokens: used.cached_tokens,
         cached_price: used.cached_price,
+        written_tokens: used.written_tokens,
+        written_price: used.written_price,
         ..Usage::default()
     }
 }
@@ -394,7 +391,7 @@ impl Budget {
 
     /// What a call costs that is expected to use that.
     fn expected(&self, call: &Expected, usage: Usage) -> Sum {
-        let priced = Usage { input_tokens: call.priced(usage.input_tokens), ..usage };
+        let priced = call.priced(usage);
         let model = self.dearest(&call.model, call.dearer_model.as_ref(), &priced);
         Sum { usage, cost: self.cost(&model, &priced) }
     }

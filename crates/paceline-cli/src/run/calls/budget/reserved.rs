@@ -62,9 +62,7 @@ impl Reserved<'_> {
     /// A call whose use is not known counts as if its prompt were written into the cache, where it may be, and with the dearest
     /// of the models that may have answered.
     fn as_expected(&self, answered: &[InPlace]) -> ModelUsage {
-        let usage = larger(self.expected.usage, self.sum.usage);
-        let dearer = self.expected.dearer_by(usage.prompt_tokens()).min(u64::MAX >> 1);
-        let usage = Usage { cache_price: dearer.cast_signed(), ..usage };
+        let usage = self.expected.priced(larger(self.expected.usage, self.sum.usage));
         let priced = answered.iter().filter(|it| self.counts(it)).map(|it| &it.model);
         let models = self.expected.dearer_model.iter().chain(priced);
         let model = models
@@ -188,11 +186,13 @@ impl Reserved<'_> {
         let more_out = more(0, used.tokens_out.saturating_sub(reserved.tokens_out));
         // A price of the cache is money alone.
         let price = prices.of(&reserved.model);
-        let written = price.priced_input(&usage_of(used)).saturating_sub(used.tokens_in);
-        let written = written.saturating_sub(u64::try_from(reserved.cache_price).unwrap_or(0));
+        let of_cache = |used: &ModelUsage| {
+            price.of_usage(&usage_of(used)).units().saturating_sub(price.of(used.tokens_in, used.tokens_out).units())
+        };
+        let written = of_cache(used).saturating_sub(of_cache(reserved));
         let at_reserved = ModelUsage { model: Arc::clone(&reserved.model), ..used.clone() };
         let dearer = cost_of(used, prices).units().saturating_sub(cost_of(&at_reserved, prices).units());
-        let money = [more(written, 0).cost, Money::from_units(dearer)];
+        let money = [written, dearer].map(Money::from_units);
         let (prompt, answer) = ([used.tokens_in, reserved.tokens_in], [used.tokens_out, reserved.tokens_out]);
         self.budget.ledger().longer.add(prompt, &more_in, answer, &more_out, money);
     }
@@ -215,6 +215,8 @@ impl Reserved<'_> {
             cache_price: usage.cache_price.saturating_sub(usage.cached_price),
             cached_tokens: usage.cached_tokens,
             cached_price: usage.cached_price,
+            written_tokens: usage.written_tokens,
+            written_price: usage.written_price,
             divided_out: if usage.undivided { usage.output_tokens } else { 0 },
             ..ModelUsage::default()
         }

@@ -9,11 +9,10 @@ pub(super) fn tokens(input_tokens: u64, output_tokens: u64) -> Usage {
     Usage { input_tokens, output_tokens, ..Usage::default() }
 }
 
-impl Budget {
-    /// What is expected does not change while it waits.
-    pub(super) async fn reserve(&self, expected: Expected) -> Result<Reserved<'_>, Exceeded> {
-        self.reserve_as_known(|| expected.clone()).await
-    }
+/// So many tokens of input at a price of 1 cost what the prompts do.
+fn priced_input(prices: &Prices, used: &ModelUsage) -> u64 {
+    let of_prompt = Usage { output_tokens: 0, ..usage_of(used) };
+    prices.of("").of_usage(&of_prompt).units() / 1_000_000_000_000
 }
 
 /// So many items, of lines of unknown length.
@@ -313,7 +312,7 @@ fn the_price_of_a_cache_is_kept_apart_from_its_tokens() {
     let read = Usage { cached_tokens: 900, cached_price: -810, cache_price: -810, ..Usage::default() };
     let used = Usage { input_tokens: 10, uncounted_tokens: 900, output_tokens: 5, ..read };
     let counted = call.settle(Some(used), || 0);
-    assert_eq!((counted.tokens_in, price.of("").priced_input(&usage_of(&counted))), (910, 100));
+    assert_eq!((counted.tokens_in, priced_input(&price, &counted)), (910, 100));
     let words = |budget: &Budget| budget.used().describe().next();
     assert_eq!(words(&budget).as_deref(), Some("105.00 of 10000.00 spent"));
     let later = |price: &str| {
@@ -333,7 +332,7 @@ fn a_prompt_that_may_be_written_into_a_cache_reserves_what_that_costs() {
     let budget = Budget::new(limits, price.clone(), &[], false);
     let reserve = || budget.reserve(Expected { dearer: 100, ..bounded(100, 0) }).now_or_never();
     let first = reserve().expect("at once").expect("200 of 450");
-    let priced = |used: ModelUsage| price.of("").priced_input(&usage_of(&used));
+    let priced = |used: ModelUsage| priced_input(&price, &used);
     assert_eq!((first.expected().tokens_in, priced(first.expected())), (100, 200));
     let read = Usage { cache_price: -90, cached_price: -90, cached_tokens: 100, ..tokens(100, 0) };
     first.settle(Some(read), || 0);
@@ -435,7 +434,7 @@ fn input_from_the_cache_costs_its_own_price_where_that_is_known() {
     let limits = Limits { job_cost: "2000".parse().ok(), ..Limits::default() };
     let budget = Budget::new(limits, price.clone(), &[], false);
     let reserve = || budget.reserve(bounded(1_000, 0)).now_or_never().expect("at once").expect("fits");
-    let priced = |used: &ModelUsage| price.of("").priced_input(&usage_of(used));
+    let priced = |used: &ModelUsage| priced_input(&price, used);
     let counted = reserve().settle(Some(Usage { cached_tokens: 900, ..tokens(1_000, 0) }), || 0);
     assert_eq!((counted.tokens_in, counted.cached_tokens, priced(&counted)), (1_000, 900, 550));
     assert_eq!(budget.used().describe().collect::<Vec<_>>(), ["550.00 of 2000.00 spent"]);
@@ -482,7 +481,7 @@ fn a_stream_that_is_cut_off_counts_with_the_prompt_that_it_told() {
         let expected = Expected { dearer: 25, ..bounded(1_000, 50) };
         let call = budget.reserve(expected).now_or_never().expect("at once").expect("fits");
         let counted = call.cut_off(true).settle(Some(used), || came);
-        (price.of("").priced_input(&usage_of(&counted)), counted.tokens_out)
+        (priced_input(&price, &counted), counted.tokens_out)
     };
     let read = Usage { cached_tokens: 900, cached_price: -810, cache_price: -810, ..tokens(1_000, 0) };
     assert_eq!(call(read, 0), (190, 50), "the answer as reserved");
