@@ -24,6 +24,14 @@ impl Money {
     /// The smallest units in one of the currency.
     const ONE: f64 = 1e12;
 
+    /// The parts of such a unit in which prices are summed up, and what so many of them are, rounded up.
+    const PARTS: u128 = 100_000;
+
+    const fn of_parts(parts: u128) -> Self {
+        let units = parts.div_ceil(Self::PARTS);
+        Self(if units > u64::MAX as u128 { u64::MAX } else { units as u64 })
+    }
+
     /// The smallest units.
     pub const fn units(self) -> u64 {
         self.0
@@ -80,7 +88,7 @@ impl FromStr for Money {
 
     fn from_str(text: &str) -> Result<Self, MoneyError> {
         let amount = number(text).filter(|amount| (1e-6..=MOST).contains(amount));
-        amount.map(|amount| Self(micros(amount) * 1_000_000)).ok_or_else(|| MoneyError(text.to_owned()))
+        amount.map(|amount| Self((amount * 1e6).round() as u64 * 1_000_000)).ok_or_else(|| MoneyError(text.to_owned()))
     }
 }
 
@@ -94,7 +102,7 @@ impl FromStr for Money {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Price {
-    /// In millionths.
+    /// In billionths.
     input: u64,
     output: u64,
     /// Of input that the provider read from its cache, where its answers say how much that was.
@@ -127,27 +135,28 @@ const EXPECTED_PRICE: &str = "the price of a million tokens in and of a million 
 impl Price {
     /// What so many tokens cost.
     pub const fn of(&self, tokens_in: u64, tokens_out: u64) -> Money {
-        Money(self.input.saturating_mul(tokens_in).saturating_add(self.output.saturating_mul(tokens_out)))
+        let all = self.input as u128 * tokens_in as u128 + self.output as u128 * tokens_out as u128;
+        Money::of_parts(all * 100)
     }
 
     /// What a call costs, with what the provider read from its cache and wrote into it at the prices of that; else at what is known
-    /// of its provider. Nothing is rounded: calls cost together what each of them costs.
+    /// of its provider. Tokens are not rounded: calls cost together what each of them costs.
     pub fn of_usage(&self, usage: &Usage) -> Money {
-        let of = |tokens: u64, price: u64| i128::from(tokens) * i128::from(price);
-        let input = |tokens: i64| i128::from(tokens) * i128::from(self.input);
+        let of = |tokens: u64, price: u64| i128::from(tokens) * i128::from(price) * 100;
+        let hundredths = |of_input: i64| i128::from(of_input) * i128::from(self.input);
         // What is given takes the place of what is known.
         let instead = |given: Option<u64>, tokens, known| {
-            given.map_or(0, |given| of(tokens, given) - of(tokens, self.input) - input(known))
+            given.map_or(0, |given| of(tokens, given) - of(tokens, self.input) - hundredths(known))
         };
         let all = of(usage.prompt_tokens(), self.input)
-            + input(usage.cache_price)
+            + hundredths(usage.cache_price)
             + instead(self.cached, usage.cached_tokens, usage.cached_price)
             + instead(self.cached_write, usage.written_tokens, usage.written_price)
             + of(usage.output_tokens, self.output);
-        Money(u64::try_from(all.max(0)).unwrap_or(u64::MAX))
+        Money::of_parts(u128::try_from(all).unwrap_or(0))
     }
 
-    /// What input costs that the provider read from its cache, in millionths; none where it costs what the rest does.
+    /// What input costs that the provider read from its cache, in billionths; none where it costs what the rest does.
     pub const fn cached(&self) -> Option<u64> {
         self.cached
     }
@@ -155,13 +164,13 @@ impl Price {
     /// Why this can hardly be meant: it is below 0.001 or above 10,000. Nothing may cost nothing.
     pub fn doubt(&self) -> Option<&'static str> {
         let parts = [self.input, self.output, self.cached.unwrap_or(0), self.cached_write.unwrap_or(0)];
-        if parts.iter().any(|part| (1..1_000).contains(part)) {
+        if parts.iter().any(|part| (1..1_000_000).contains(part)) {
             return Some(
                 "below 0.001, so that a budget may end nothing: where it is meant for one token, take a million times as much, and \
                  for a thousand a thousand times",
             );
         }
-        let is_high = parts.iter().any(|part| *part > 10_000_000_000);
+        let is_high = parts.iter().any(|part| *part > 10_000_000_000_000);
         is_high.then_some("above 10,000: is it meant for more tokens?")
     }
 
@@ -184,7 +193,7 @@ impl FromStr for Price {
         let parts: Vec<_> = text.split(',').filter_map(|part| part.split_once('=')).collect();
         let price = |name: &str| {
             let text = parts.iter().find(|(key, _)| key.trim() == name)?.1;
-            number(text).filter(|price| *price <= MOST).map(micros)
+            number(text).filter(|price| *price <= MOST).map(billionths)
         };
         let both = price("in").zip(price("out")).filter(|(input, output)| input + output > 0);
         // Where nothing is gained it says less than is meant: a point is missing.
@@ -214,10 +223,10 @@ fn fault(parts: &[(&str, &str)]) -> Option<String> {
 
 impl fmt::Display for Price {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "in={},out={}", self.input as f64 / 1e6, self.output as f64 / 1e6)?;
+        write!(f, "in={},out={}", self.input as f64 / 1e9, self.output as f64 / 1e9)?;
         let of_cache = [("cached", self.cached), ("cached_write", self.cached_write)];
         let mut given = of_cache.into_iter().filter_map(|(name, price)| Some((name, price?)));
-        given.try_for_each(|(name, price)| write!(f, ",{name}={}", price as f64 / 1e6))
+        given.try_for_each(|(name, price)| write!(f, ",{name}={}", price as f64 / 1e9))
     }
 }
 
@@ -327,168 +336,10 @@ pub(crate) fn prices(section: Option<&Priced>, ledger: &mut Ledger) -> Result<Pr
     Ok(Prices { by_model, ..Prices::default() })
 }
 
-/// Millionths, rounded: a price with more than six digits behind the point is none.
-fn micros(amount: f64) -> u64 {
-    (amount * 1e6).round() as u64
+/// Rounded: a price with more than nine digits behind the point is none.
+fn billionths(amount: f64) -> u64 {
+    (amount * 1e9).round() as u64
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::{Config, Overrides};
-    use super::*;
-
-    #[test]
-    fn a_price_is_of_a_million_tokens() {
-        let price: Price = " in = 2.50, out=10 ".parse().expect("a price");
-        assert_eq!(price.of(1_240, 0).to_string(), "0.0031");
-        assert_eq!(price.of(1_000_000, 71_000).to_string(), "3.21");
-        assert_eq!((price.to_string().as_str(), Money::default().to_string().as_str()), ("in=2.5,out=10", "0.00"));
-        let rounded = [1, 99_999_999_999, 1_230_000_000_000, 1_230_000_000_001].map(|units| Money(units).rounded_up());
-        assert_eq!(rounded.map(|money| money.to_string()), ["0.000001", "0.1000", "1.23", "1.24"]);
-        assert_eq!(Money(10_000_000).to_string(), "0.000010", "what can be a budget is no zero");
-        assert_eq!("0.000001".parse::<Money>().expect("a sum"), Money(1_000_000));
-        for (doubtful, doubt) in [
-            ("in=0.0000025,out=0.00001", Some("below 0.001")),
-            ("in=0.1,out=0.0004", Some("below 0.001")),
-            ("in=0,out=0.001", None),
-            ("in=10000,out=0", None),
-            ("in=2,out=20000", Some("above 10,000")),
-        ] {
-            let told = doubtful.parse::<Price>().expect("a price").doubt();
-            assert_eq!(
-                told.map(|told| told[..doubt.unwrap_or_default().len()].to_owned()).as_deref(),
-                doubt,
-                "{doubtful}"
-            );
-        }
-        let cached: Price = "in=2,cached=0.5,out=8".parse().expect("a price");
-        let usage = |cached_tokens| Usage { input_tokens: 1_000, cached_tokens, ..Usage::default() };
-        let units = |price: Price, usage: Usage| price.of_usage(&usage).units();
-        assert_eq!([0, 800, 801].map(|tokens| units(cached, usage(tokens))), [2_000_000_000, 800_000_000, 798_500_000]);
-        assert_eq!(units(price, usage(800)), 2_500_000_000);
-        // A provider that sells them at a tenth, and 100 tokens that were written at 1.25.
-        let known = Usage { cache_price: -720 + 25, cached_price: -720, ..usage(800) };
-        let odd = Usage { input_tokens: 7, cached_tokens: 5, output_tokens: 1, ..Usage::default() };
-        let uneven: Price = "in=2,cached=0.7,out=8".parse().expect("a price");
-        let ten = Usage { input_tokens: 70, cached_tokens: 50, output_tokens: 10, ..Usage::default() };
-        assert_eq!(10 * uneven.of_usage(&odd).units(), uneven.of_usage(&ten).units(), "nothing is rounded");
-        assert_eq!(uneven.of_usage(&odd).units(), 2 * 2_000_000 + 5 * 700_000 + 8_000_000);
-        assert_eq!([price, cached].map(|price| units(price, known)), [762_500_000, 850_000_000]);
-        let full: Price = "in=2,cached=2,out=8".parse().expect("a price");
-        assert_eq!(units(full, known), 1_025 * 2_000_000);
-        for wrong in [
-            "in=1,out=2,cached=x",
-            "in=1,out=2,cached_write=x",
-            "in=1,cached_write=2",
-            "in=0.15,out=0.6,cached=0.5",
-            "in=1,cached=0.5",
-            "",
-            "2.5",
-            "in=2.5",
-            "in=1,out=-1",
-            "in=0,out=0",
-            "in=1,out=2,x=3",
-            "in=1,out=$2",
-            "in=1,out=2,",
-        ] {
-            let message = wrong.parse::<Price>().expect_err(wrong).to_string();
-            assert!(message.contains("such as in=2.50,out=10"), "{message}");
-        }
-        for (wrong, fault) in [
-            ("in=0.15,cached=0.5,out=0.6", "; cached=0.5 is more than in=0.15"),
-            ("in=1, out=1, cached=.5", "; cached=.5 is no number such as 0.5"),
-            ("in=1,out=,cached=0.5", "; out= is no number such as 0.5"),
-            ("in=1,out=2,x=3", "out=10"),
-        ] {
-            let message = wrong.parse::<Price>().expect_err(wrong).to_string();
-            assert!(message.ends_with(fault), "{message}");
-        }
-        for wrong in ["0", "0.0000001", "-1", "$5", "1e9", "2M", "nan"] {
-            let message = wrong.parse::<Money>().expect_err(wrong).to_string();
-            assert!(message.contains("a number from 0.000001 to 1,000,000"), "{message}");
-        }
-    }
-
-    #[test]
-    fn what_a_write_into_a_cache_costs_can_be_given() {
-        let price = |text: &str| text.parse::<Price>().expect("a price");
-        let given = price("in=2, cached_write=3, out=8");
-        assert_eq!(given.to_string(), "in=2,out=8,cached_write=3");
-        assert_eq!(price("in=2,out=8,cached_write=0,cached=1").to_string(), "in=2,out=8,cached=1,cached_write=0");
-        // 100 of 1,000 tokens were written at 1.25 and 800 read at a tenth; 5 are not billed.
-        let (reads, writes) = (-720, 25);
-        let usage = Usage {
-            input_tokens: 1_000,
-            cached_tokens: 800,
-            cached_price: reads,
-            written_tokens: 100,
-            written_price: writes,
-            cache_price: reads + writes - 5,
-            output_tokens: 1,
-            ..Usage::default()
-        };
-        for (price, units) in [
-            ("in=2,out=8", 300 * 2_000_000),
-            ("in=2,out=8,cached_write=3", 175 * 2_000_000 + 100 * 3_000_000),
-            ("in=2,out=8,cached_write=0.5", 175 * 2_000_000 + 100 * 500_000),
-            ("in=2,out=8,cached=1,cached_write=3", 95 * 2_000_000 + 800 * 1_000_000 + 100 * 3_000_000),
-            ("in=0,out=8,cached_write=3", 100 * 3_000_000),
-        ] {
-            assert_eq!(price.parse::<Price>().expect("a price").of_usage(&usage).units(), units + 8_000_000, "{price}");
-        }
-        let fault = "in=1,out=2,cached_write=$3".parse::<Price>().expect_err("no number").to_string();
-        assert!(fault.ends_with("; cached_write=$3 is no number such as 0.5"), "{fault}");
-        assert!(price("in=1,out=1,cached_write=0.0005").doubt().is_some());
-    }
-
-    #[test]
-    fn an_answer_counts_as_the_model_that_it_is_of() {
-        let price: Price = "in=1,out=1".parse().expect("a price");
-        let of = |models: &[&str]| -> Prices { models.iter().map(|model| ((*model).to_owned(), price)).collect() };
-        let table = of(&["gpt-4o-mini", "gpt-4o", "gpt-4o-2024-05-13", "*"]);
-        for (asked, answered, expected) in [
-            ("gpt-4o-mini", "gpt-4o-mini-2024-07-18", CountedAs::Asked),
-            ("gpt-4o-mini", "gpt-4o-mini", CountedAs::Asked),
-            ("gpt-4o-mini", "openai/gpt-4o-mini", CountedAs::Asked),
-            ("gpt-4o-mini-2024-07-18", "gpt-4o-mini", CountedAs::Priced("gpt-4o-mini")),
-            ("gpt-4o-mini", "gpt-4o", CountedAs::Priced("gpt-4o")),
-            ("gpt-4o-mini", "gpt-4o-2024-08-06", CountedAs::Priced("gpt-4o")),
-            ("gpt-4o", "gpt-4o-2024-05-13", CountedAs::Priced("gpt-4o-2024-05-13")),
-            ("gpt-4o-mini", "o3", CountedAs::Unpriced("o3")),
-        ] {
-            assert_eq!(table.counted_as(asked, answered), expected, "{answered} for {asked}");
-        }
-        assert_eq!(Prices::from(price).counted_as("a", "b"), CountedAs::Unpriced("b"));
-        assert_eq!(Prices::default().counted_as("a-2024-01-02", "a"), CountedAs::Asked);
-    }
-
-    #[test]
-    fn a_table_has_a_price_for_each_model() {
-        let upstream = |file: &str, variable: Option<(&str, &str)>| {
-            let openai = Overrides { upstream: Some("openai".to_owned()), ..Overrides::default() };
-            Config::parse("paceline.toml".as_ref(), file, variable.into_iter().collect(), openai)?.upstream()
-        };
-        let file = "[upstream.openai.price]\n'gpt-4o-mini' = 'in=0.15,out=0.60'\n'gpt-4o' = 'in=2.50,out=0.1'\n";
-        let million = |prices: &Prices, model: &str| prices.of(model).of(1_000_000, 1_000_000).to_string();
-        let found = upstream(file, None).expect("all well");
-        assert_eq!(million(&found.prices, "gpt-4o-mini"), "0.7500");
-        assert_eq!(million(&found.prices, "forgotten"), "3.10", "the dearest of both");
-        assert_eq!(["gpt-4o", "forgotten"].map(|model| found.prices.knows(model)), [true, false]);
-        assert_eq!(found.prices.only(), None);
-        assert!(found.effective.iter().any(|row| row.key == "price.gpt-4o" && row.value == "in=2.5,out=0.1"));
-        let found = upstream(&format!("{file}'*' = 'in=1,out=1'"), None).expect("all well");
-        assert_eq!(million(&found.prices, "any other"), "2.00");
-        let variable = Some(("PACELINE_UPSTREAM__OPENAI__PRICE", "in=3,out=4"));
-        let found = upstream(file, variable).expect("all well");
-        assert_eq!(
-            million(&found.prices, "gpt-4o-mini"),
-            "7.00",
-            "one price is for all models, and replaces the table"
-        );
-        let message = upstream("[upstream.openai]\nprice = { a = 'cheap' }", None).expect_err("no price").to_string();
-        assert!(
-            message.contains("upstream.openai.price.a = \"cheap\"") && message.contains("in=2.50,out=10"),
-            "{message}"
-        );
-    }
-}
+mod tests;

@@ -89,6 +89,6 @@ mod tests {
         }
         let one = json!({"input_tokens": 0, "cache_read_input_tokens": 1, "output_tokens": 1});
         let usage = counted(Reported::read(&one).expect("usage"), &Provider::Anthropic.table().charge);
-        assert_eq!(usage.priced_input(), 1, "rounded up");
+        assert_eq!((usage.priced_input(), usage.cache_price), (1, -90), "only where it is told in whole tokens");
     }
 }

@@ -39,7 +39,7 @@ impl CachePercent {
         let dearest = self.dearest(request).max(known.write);
         let more = u64::from(dearest.saturating_sub(self.write)) * usage.unsplit_writes;
         let [cache_price, written_price] =
-            [usage.cache_price, usage.written_price].map(|price| price.saturating_add_unsigned(more.div_ceil(100)));
+            [usage.cache_price, usage.written_price].map(|price| price.saturating_add_unsigned(more));
         Usage { cache_price, written_price, unsplit_writes: 0, ..usage }
     }
 
@@ -311,11 +311,10 @@ impl Reported {
         let uncounted_tokens = if is_free { read } else { 0 };
         let CachePercent { read: of_read, write, write_for_an_hour } = percent;
         let more = |tokens: u64, percent: u32| tokens as i64 * (i64::from(percent) - 100);
-        let rounded_up = |percent: i64| -(-percent).div_euclid(100);
-        let cached_price = rounded_up(more(read, of_read));
-        let written_price = rounded_up(more(written - for_an_hour, write) + more(for_an_hour, write_for_an_hour));
+        let cached_price = more(read, of_read);
+        let written_price = more(written - for_an_hour, write) + more(for_an_hour, write_for_an_hour);
         // Both are at most a few times 2^32.
-        let unbilled = self.billed.map_or(0, |billed| billed.cast_signed() - input.cast_signed());
+        let unbilled = self.billed.map_or(0, |billed| (billed.cast_signed() - input.cast_signed()) * 100);
         Usage {
             input_tokens: input - uncounted_tokens,
             uncounted_tokens,

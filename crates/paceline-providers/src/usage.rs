@@ -18,8 +18,8 @@ pub struct Usage {
     pub input_tokens: u64,
     /// Tokens of the prompt beside these: the provider read them from its cache, and counts them against no limit.
     pub uncounted_tokens: u64,
-    /// How many tokens of input more, or fewer, the prompt costs than it has, because a provider's cache was read or written, or
-    /// its bill has other tokens.
+    /// How many hundredths of a token of input more, or fewer, the prompt costs than it has, because a provider's cache was read or
+    /// written, or its bill has other tokens.
     pub cache_price: i64,
     /// Tokens that were written into the cache, where the answer does not say for how long: they count with the lesser price.
     pub unsplit_writes: u64,
@@ -43,7 +43,7 @@ impl Usage {
     /// That of a call which is not known: each token of its prompt may cost so many percent of the price of input, more than 100
     /// where it may be written into the provider's cache.
     pub fn reserved(input_tokens: u64, output_tokens: u64, percent: u32) -> Self {
-        let more = input_tokens.saturating_mul(percent.saturating_sub(100).into()).div_ceil(100);
+        let more = input_tokens.saturating_mul(percent.saturating_sub(100).into());
         let more = more.min(u64::MAX >> 1).cast_signed();
         let written_tokens = if more > 0 { input_tokens } else { 0 };
         Self { input_tokens, output_tokens, cache_price: more, written_tokens, written_price: more, ..Self::default() }
@@ -65,9 +65,9 @@ impl Usage {
         self.output_tokens == 0 && self.total() > 0 && !self.undivided
     }
 
-    /// So many tokens of input cost as much as the prompt.
+    /// So many tokens of input cost as much as the prompt, rounded up.
     pub const fn priced_input(&self) -> u64 {
-        self.prompt_tokens().saturating_add_signed(self.cache_price)
+        self.prompt_tokens().saturating_add_signed(-(-self.cache_price).div_euclid(100))
     }
 
     /// With a total divided, where nothing else was reported: by an estimate, and so that it is rather too dear. The answer has

@@ -20,12 +20,12 @@ pub struct ModelUsage {
     pub tokens_in: u64,
     /// Tokens of the answers.
     pub tokens_out: u64,
-    /// How many tokens of input more the prompts cost than they have, because a cache was written. Of `calls_of_older` with what
-    /// reads of it made of the price.
+    /// How many hundredths of a token of input more the prompts cost than they have, because a cache was written. Of
+    /// `calls_of_older` with what reads of it made of the price.
     pub cache_price: i64,
     /// Tokens of the prompts that a cache was read for.
     pub cached_tokens: u64,
-    /// How many tokens of input more, or fewer, these cost than they are, where the price of input from the cache is not given.
+    /// How many hundredths of a token of input more, or fewer, these cost than they are, where the price of input from the cache is not given.
     pub cached_price: i64,
     /// Tokens of the prompts that were written into a cache.
     pub written_tokens: u64,

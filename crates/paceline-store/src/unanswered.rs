@@ -48,6 +48,8 @@ pub(crate) fn is_lost(conn: &Connection) -> rusqlite::Result<bool> {
 pub(crate) fn add(conn: &Connection, departure: &Departure) -> rusqlite::Result<()> {
     let ModelUsage { model, tokens_in, tokens_out, cache_price, .. } = &departure.reserved;
     let sql = "INSERT OR REPLACE INTO call_under_way (id, model, tokens_in, tokens_out, cache_price) VALUES (?1, ?2, ?3, ?4, ?5)";
+    // Whole tokens, rounded up: it is an estimate.
+    let cache_price = -(-cache_price).div_euclid(100);
     let values = params![int(departure.ordinal), model, int(*tokens_in), int(*tokens_out), cache_price];
     conn.prepare_cached(sql)?.execute(values).map(drop)
 }
@@ -126,7 +128,7 @@ pub(crate) fn not_counted(conn: &Connection) -> rusqlite::Result<Vec<ModelUsage>
         false => ("0", "0"),
     };
     let mut select = conn.prepare(&format!(
-        "SELECT call.model, count(*), sum(call.tokens_in), sum(call.tokens_out), {price}, 0, 0, 0, 0, 0, 0, {written}, {price}
+        "SELECT call.model, count(*), sum(call.tokens_in), sum(call.tokens_out), {price}, 0, 0, 0, 0, 0, 0, {written}, {price}, 0, 0, 0
          {CUT_OFF} GROUP BY call.model"
     ))?;
     let rows = select.query_map([], usage::of_row)?;

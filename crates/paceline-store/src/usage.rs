@@ -22,13 +22,28 @@ pub(crate) const TABLE: &str = "
         in_place INTEGER NOT NULL DEFAULT 0, -- calls that this model answered in place of another
         divided INTEGER NOT NULL DEFAULT 0, -- of tokens_out, those that only a total told with the prompt
         written INTEGER NOT NULL DEFAULT 0, -- tokens of the prompts that were written into a cache
-        written_price INTEGER NOT NULL DEFAULT 0 -- of cache_price, what is theirs
+        written_price INTEGER NOT NULL DEFAULT 0, -- of cache_price, what is theirs
+        cache_rest INTEGER NOT NULL DEFAULT 0, -- hundredths of a token beside cache_price, and so on
+        cached_rest INTEGER NOT NULL DEFAULT 0,
+        written_rest INTEGER NOT NULL DEFAULT 0
     ) STRICT, WITHOUT ROWID;
 ";
 
 /// The columns that the tables of older versions have not.
-const LATER: [&str; 9] =
-    ["cache_price", "cached", "cached_price", "older", "unpriced", "in_place", "divided", "written", "written_price"];
+const LATER: [&str; 12] = [
+    "cache_price",
+    "cached",
+    "cached_price",
+    "older",
+    "unpriced",
+    "in_place",
+    "divided",
+    "written",
+    "written_price",
+    "cache_rest",
+    "cached_rest",
+    "written_rest",
+];
 
 /// Makes the table in a journal that has none, within the caller's transaction.
 pub(crate) fn begin(conn: &Connection) -> rusqlite::Result<()> {
@@ -60,12 +75,13 @@ pub(crate) fn add(conn: &Connection, usage: &ModelUsage) -> rusqlite::Result<()>
         return Ok(());
     }
     let sql = "INSERT INTO spent (model, calls, tokens_in, tokens_out, cache_price, cached, cached_price, older, unpriced, in_place,
-                                  divided, written, written_price)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+                                  divided, written, written_price, cache_rest, cached_rest, written_rest)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)
                ON CONFLICT (model) DO UPDATE SET calls = calls + ?2, tokens_in = tokens_in + ?3, tokens_out = tokens_out + ?4,
                    cache_price = cache_price + ?5, cached = cached + ?6, cached_price = cached_price + ?7, older = older + ?8,
                    unpriced = unpriced + ?9, in_place = in_place + ?10, divided = divided + ?11, written = written + ?12,
-                   written_price = written_price + ?13";
+                   written_price = written_price + ?13, cache_rest = cache_rest + ?14, cached_rest = cached_rest + ?15,
+                   written_rest = written_rest + ?16";
     let [calls, tokens_in, tokens_out, cached, older, unpriced, in_place, divided, written] = [
         usage.calls,
         usage.tokens_in,
@@ -78,9 +94,11 @@ pub(crate) fn add(conn: &Connection, usage: &ModelUsage) -> rusqlite::Result<()>
         usage.written_tokens,
     ]
     .map(int);
-    let ModelUsage { model, cache_price, cached_price, written_price, .. } = usage;
+    let prices = [usage.cache_price, usage.cached_price, usage.written_price];
+    let [cache_price, cached_price, written_price] = prices.map(|hundredths| hundredths.div_euclid(100));
+    let [cache_rest, cached_rest, written_rest] = prices.map(|hundredths| hundredths.rem_euclid(100));
     let values = params![
-        model,
+        usage.model,
         calls,
         tokens_in,
         tokens_out,
@@ -93,6 +111,9 @@ pub(crate) fn add(conn: &Connection, usage: &ModelUsage) -> rusqlite::Result<()>
         divided,
         written,
         written_price,
+        cache_rest,
+        cached_rest,
+        written_rest,
     ];
     conn.prepare_cached(sql)?.execute(values).map(drop)
 }
@@ -106,20 +127,23 @@ pub(crate) fn replace(conn: &Connection, all: &[ModelUsage]) -> rusqlite::Result
 /// Usage as a row has it: the model, calls, tokens in and out, what a cache made of their price, and how that came.
 pub(crate) fn of_row(row: &Row<'_>) -> rusqlite::Result<ModelUsage> {
     let number = |column: usize| row.get(column).map(count);
+    let hundredths = |tokens: usize, rest: usize| {
+        Ok::<i64, rusqlite::Error>(row.get::<_, i64>(tokens)? * 100 + row.get::<_, i64>(rest)?)
+    };
     Ok(ModelUsage {
         model: row.get::<_, String>(0)?.into(),
         calls: number(1)?,
         tokens_in: number(2)?,
         tokens_out: number(3)?,
-        cache_price: row.get(4)?,
+        cache_price: hundredths(4, 13)?,
         cached_tokens: number(5)?,
-        cached_price: row.get(6)?,
+        cached_price: hundredths(6, 14)?,
         calls_of_older: number(7)?,
         calls_unpriced: number(8)?,
         calls_in_place: number(9)?,
         divided_out: number(10)?,
         written_tokens: number(11)?,
-        written_price: row.get(12)?,
+        written_price: hundredths(12, 15)?,
     })
 }
 

@@ -107,7 +107,8 @@ fn what_does_not_fit_into_a_budget_lets_others_go_first() {
         assert_eq!((code, server.count() - before, &summary["succeeded"]), (3, 40, &json!(40)), "{log}");
         assert_eq!(used(&summary), Some(40 * 10), "{log}");
         assert!(
-            log.contains("the call of line ") && log.contains(" of --budget-tokens 8,000: it waits for more"),
+            log.contains("the call of line ")
+                && log.contains(" of --budget-tokens 8,000: it waits for a larger budget"),
             "{log}"
         );
         // As its script says, or as dense as the short ones were.
@@ -353,7 +354,11 @@ fn usage_that_is_zero_is_not_believed() {
     let job = Job::with_input(&(0..20).map(line).collect::<Vec<_>>().join("\n"));
     let (code, log) = finish(job.run(&server).args(["--budget-tokens", "5k", "--concurrency", "1"]));
     assert!(code == 3 && (4..=5).contains(&server.count()), "{} calls: {log}", server.count());
-    assert_eq!(log.matches("a successful answer does not say how many tokens it used, or says 0").count(), 1, "{log}");
+    assert_eq!(
+        log.matches("an answer with a status of success does not say how many tokens it used, or says 0").count(),
+        1,
+        "{log}"
+    );
 }
 
 #[test]

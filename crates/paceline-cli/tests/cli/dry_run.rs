@@ -305,7 +305,7 @@ fn answers_that_broke_their_bounds_say_how_long_others_will_be() {
     let broken = "1 of 10 answers were longer than their requests allow (the longest 5,000 tokens): bounds protect no budget here";
     assert!(text.contains(broken) && !text.contains("as long as its bound"), "{text}");
     let (_, text, _) = dry_run(&job, &server, &["--budget-tokens", "60k"]);
-    assert!(text.contains("as estimated, and may not be where answers are longer than so far"), "{text}");
+    assert!(text.contains("is enough for one call for each item if answers are no longer than so far"), "{text}");
     let (_, json, _) = dry_run(&job, &server, &["--budget-tokens", "60k", "--json"]);
     let plan: Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!((&plan["answers_beyond_bounds"], &plan["budget_is_enough"]), (&json!(1), &Value::Null), "{plan}");

@@ -51,10 +51,14 @@ fn a_dry_run_expects_a_token_for_a_chinese_character_and_learns_from_the_answers
     assert_eq!(before["estimated_by_answers"], 0);
     let most = (4 * tokens_in).to_string();
     let text = dry(&job, &["--budget-tokens", &tokens_in.to_string()]);
-    assert!(text.contains("1 for 4 letters, 1 for a Chinese character; the first answers tell more\n"), "{text}");
+    assert!(
+        text.contains("one for each 4 letters, one for each Chinese character; the first answers tell more\n"),
+        "{text}"
+    );
     assert!(text.contains("--budget-tokens may be too small: about "), "its answers come on top: {text}");
     let text = dry(&job, &["--budget-tokens", "21k"]);
-    let doubt = "this budget is enough for one call for each item as estimated, and may not be where prompts have more tokens; retries";
+    let doubt =
+        "this budget is enough for one call for each item if the prompts have as many tokens as estimated; retries";
     assert!(text.contains(doubt), "{text}");
     assert_eq!(plan(&job, &["--budget-tokens", "21k"])["budget_is_enough"], Value::Null);
     assert_eq!(plan(&job, &["--budget-tokens", &most])["budget_is_enough"], true, "a token for each byte");

@@ -432,7 +432,7 @@ fn a_call_that_was_cut_off_counts_once_and_as_much_as_it_reserved() {
     journal.claim_now(NOW, 1).unwrap();
     for ordinal in 0..4 {
         // A write of the prompt costs 2.5 tokens more, rounded up.
-        let reserved = ModelUsage { cache_price: 3, ..usage("m", 10, 100) };
+        let reserved = ModelUsage { cache_price: 250, ..usage("m", 10, 100) };
         let departure = Departure { ordinal, reserved, durable: ordinal == 0 };
         // What no caller awaits is written with the next record.
         match ordinal % 2 {
@@ -444,7 +444,7 @@ fn a_call_that_was_cut_off_counts_once_and_as_much_as_it_reserved() {
     reschedule(&journal, retry(3, 60));
     let (before, mut counted) = (journal.usage().unwrap(), journal.sums().unwrap().totals);
     counted = CallTotals { calls: counted.calls + 2, resends: 1, abandoned: 2, ..counted };
-    let of_cache = ModelUsage { cache_price: 6, written_tokens: 20, written_price: 6, ..ModelUsage::default() };
+    let of_cache = ModelUsage { cache_price: 600, written_tokens: 20, written_price: 600, ..ModelUsage::default() };
     let used =
         [ModelUsage { calls: 5, tokens_in: before[0].tokens_in + 20, tokens_out: 200, model: "m".into(), ..of_cache }];
     // Another crash before the items come again counts nothing more.

@@ -373,8 +373,8 @@ impl Budget {
     fn tell_unreported(&self) {
         if self.has_an_end() && !self.told_unreported.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                "a successful answer does not say how many tokens it used, or says 0, as streams and web pages do: the budget counts what is \
-                 estimated for such answers, and the bill may differ"
+                "an answer with a status of success does not say how many tokens it used, or says 0, as streams and web pages do: the budget \
+                 counts what is estimated for such answers, and the bill may differ"
             );
         }
     }

@@ -18,7 +18,8 @@ use crate::{text, upstream};
 const SHOWN: usize = 10;
 
 /// How tokens in are estimated before an answer has reported any.
-const GUESS: &str = "tokens in are estimated: 1 for 4 letters, 1 for a Chinese character; the first answers tell more";
+const GUESS: &str =
+    "tokens in are estimated: one for each 4 letters, one for each Chinese character; the first answers tell more";
 
 /// What has to be left of the budgets.
 #[derive(Clone, Copy)]
@@ -159,14 +160,12 @@ impl Plan {
             let doubt = match self.budget_is_enough() {
                 Some(true) => "this budget is enough for one call for each item",
                 None if !of_dearest.is_empty() => {
-                    "this budget is enough for one call for each item if the models answer that are asked for, and may not be where others do"
+                    "this budget is enough for one call for each item only if the models answer that are asked for"
                 }
                 None if self.beyond.answers > 0 => {
-                    "this budget is enough for one call for each item as estimated, and may not be where answers are longer than so far"
+                    "this budget is enough for one call for each item if answers are no longer than so far"
                 }
-                _ => {
-                    "this budget is enough for one call for each item as estimated, and may not be where prompts have more tokens"
-                }
+                _ => "this budget is enough for one call for each item if the prompts have as many tokens as estimated",
             };
             lines.push(format!("{doubt}; retries cost extra"));
         }

@@ -106,7 +106,7 @@ impl Budget {
             let [next, left] = exceeded.next_and_left();
             let line = exceeded.line.map(|line| format!(" of line {line}")).unwrap_or_default();
             tracing::warn!(
-                "the call{line} may use {next}, and {left} are left of {}: it waits for more, and calls that fit go on",
+                "the call{line} may use {next}, and {left} are left of {}: it waits for a larger budget, and calls that fit go first",
                 exceeded.flag()
             );
         }

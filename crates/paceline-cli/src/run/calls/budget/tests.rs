@@ -9,6 +9,13 @@ pub(super) fn tokens(input_tokens: u64, output_tokens: u64) -> Usage {
     Usage { input_tokens, output_tokens, ..Usage::default() }
 }
 
+impl Budget {
+    /// What is expected does not change while it waits.
+    pub(super) async fn reserve(&self, expected: Expected) -> Result<Reserved<'_>, Exceeded> {
+        self.reserve_as_known(|| expected.clone()).await
+    }
+}
+
 /// So many tokens of input at a price of 1 cost what the prompts do.
 fn priced_input(prices: &Prices, used: &ModelUsage) -> u64 {
     let of_prompt = Usage { output_tokens: 0, ..usage_of(used) };
@@ -309,7 +316,7 @@ fn the_price_of_a_cache_is_kept_apart_from_its_tokens() {
     let limits = Limits { job_cost: "10000".parse().ok(), ..Limits::default() };
     let budget = Budget::new(limits, price.clone(), &[], false);
     let call = budget.reserve(bounded(100, 50)).now_or_never().expect("at once").expect("fits");
-    let read = Usage { cached_tokens: 900, cached_price: -810, cache_price: -810, ..Usage::default() };
+    let read = Usage { cached_tokens: 900, cached_price: -81_000, cache_price: -81_000, ..Usage::default() };
     let used = Usage { input_tokens: 10, uncounted_tokens: 900, output_tokens: 5, ..read };
     let counted = call.settle(Some(used), || 0);
     assert_eq!((counted.tokens_in, priced_input(&price, &counted)), (910, 100));
@@ -334,13 +341,13 @@ fn a_prompt_that_may_be_written_into_a_cache_reserves_what_that_costs() {
     let first = reserve().expect("at once").expect("200 of 450");
     let priced = |used: ModelUsage| priced_input(&price, &used);
     assert_eq!((first.expected().tokens_in, priced(first.expected())), (100, 200));
-    let read = Usage { cache_price: -90, cached_price: -90, cached_tokens: 100, ..tokens(100, 0) };
+    let read = Usage { cache_price: -9_000, cached_price: -9_000, cached_tokens: 100, ..tokens(100, 0) };
     first.settle(Some(read), || 0);
     let second = reserve().expect("known").expect("200 of 440");
     let third = reserve().expect("known").expect("200 of 240 left");
     assert!(reserve().is_none(), "40 are left if both are written");
     assert_eq!(priced(second.settle(None, || 0)), 200, "an unknown end counts as a write");
-    let written = Usage { cache_price: 100, ..tokens(100, 0) };
+    let written = Usage { cache_price: 10_000, ..tokens(100, 0) };
     third.settle(Some(written), || 0);
     let exceeded = reserve().expect("at once").expect_err("40 are left");
     assert_eq!((exceeded.purse, exceeded.used), (BudgetKind::JobCost, 410_000_000_000_000));
@@ -357,11 +364,11 @@ fn writes_into_a_cache_are_named_as_a_cause_with_their_share() {
         let exceeded = budget.reserve(bounded(1, 1)).now_or_never().expect("at once").expect_err("nothing is left");
         budget.enough(exceeded, &left(1)).words
     };
-    let words = told(Usage { cache_price: 100, ..tokens(101, 50) });
+    let words = told(Usage { cache_price: 10_000, ..tokens(101, 50) });
     let expected =
         "the budget is exceeded, by writes into the provider's cache, which cost more than input: 251.00 of 150.00";
     assert!(words.starts_with(expected), "{words}");
-    let words = told(Usage { cache_price: 30, ..tokens(110, 50) });
+    let words = told(Usage { cache_price: 3_000, ..tokens(110, 50) });
     let expected = "by writes into the provider's cache, which cost more than input, 75 % of it and prompts that had more tokens \
                     than estimated (110 tokens where 100 were reserved), 25 % of it: ";
     assert!(words.contains(expected), "{words}");
@@ -483,7 +490,7 @@ fn a_stream_that_is_cut_off_counts_with_the_prompt_that_it_told() {
         let counted = call.cut_off(true).settle(Some(used), || came);
         (priced_input(&price, &counted), counted.tokens_out)
     };
-    let read = Usage { cached_tokens: 900, cached_price: -810, cache_price: -810, ..tokens(1_000, 0) };
+    let read = Usage { cached_tokens: 900, cached_price: -81_000, cache_price: -81_000, ..tokens(1_000, 0) };
     assert_eq!(call(read, 0), (190, 50), "the answer as reserved");
     assert_eq!(call(Usage { output_tokens: 7, ..read }, 7), (190, 7), "it told all of its answer, and not its end");
     assert_eq!(call(Usage::default(), 0), (0, 0), "it told nothing");
