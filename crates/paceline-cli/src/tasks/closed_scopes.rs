@@ -111,12 +111,13 @@ pub(crate) fn encode(scopes: Vec<ClosedScope>) -> String {
     serde_json::to_string(&Kept { version: VERSION, scopes }).expect("texts and numbers are always JSON")
 }
 
-/// Keeps them, in place of those before.
+/// Keeps them, in place of those that were read [before](ClosedScopes::read). Returns whether these were still there: else
+/// another worker has kept its own meanwhile.
 ///
 /// # Errors
 /// An error of the store.
-pub(crate) async fn save(store: &dyn WorkStore, encoded: &str) -> Result<(), WorkError> {
-    store.save_state(NAME, encoded).await
+pub(crate) async fn replace(store: &dyn WorkStore, before: Option<&str>, encoded: &str) -> Result<bool, WorkError> {
+    store.replace_state(NAME, before, encoded).await
 }
 
 /// What is told of a scope that a person has opened.
@@ -128,10 +129,14 @@ const OPENED: &str = "a person has opened it, and the next call tests it";
 /// # Errors
 /// An error of the store.
 pub(crate) async fn open(store: &dyn WorkStore, scopes: &[String], now: Timestamp) -> Result<(), WorkError> {
-    let mut kept = ClosedScopes::of(store, now).await?;
-    let opened = kept.0.iter_mut().filter(|scope| scope.why.is_none() && scopes.contains(&scope.name));
-    opened.for_each(|scope| scope.reason = OPENED.to_owned());
-    save(store, &kept.encode()).await
+    loop {
+        let (mut kept, before) = ClosedScopes::read(store, now).await?;
+        let opened = kept.0.iter_mut().filter(|scope| scope.why.is_none() && scopes.contains(&scope.name));
+        opened.for_each(|scope| scope.reason = OPENED.to_owned());
+        if replace(store, before.as_deref(), &kept.encode()).await? {
+            return Ok(());
+        }
+    }
 }
 
 impl ClosedScopes {
@@ -140,10 +145,19 @@ impl ClosedScopes {
     /// # Errors
     /// An error of the store.
     pub(crate) async fn of(store: &dyn WorkStore, now: Timestamp) -> Result<Self, WorkError> {
-        let kept = store.load_state(NAME).await?.and_then(|text| serde_json::from_str::<Kept>(&text).ok());
+        Ok(Self::read(store, now).await?.0)
+    }
+
+    /// The same, with the text that the store has of them.
+    ///
+    /// # Errors
+    /// An error of the store.
+    pub(crate) async fn read(store: &dyn WorkStore, now: Timestamp) -> Result<(Self, Option<String>), WorkError> {
+        let text = store.load_state(NAME).await?;
+        let kept = text.as_deref().and_then(|text| serde_json::from_str::<Kept>(text).ok());
         let mut scopes = kept.filter(|kept| kept.version == VERSION).map(|kept| kept.scopes).unwrap_or_default();
         scopes.retain(|scope| scope.why.is_some() || scope.until_ms.is_some_and(|until| until > now.as_millis()));
-        Ok(Self(scopes))
+        Ok((Self(scopes), text))
     }
 
     /// All that they are, by name.
@@ -360,7 +374,8 @@ mod tests {
         assert_eq!(ClosedScopes::of(&store, now).await.expect("a memory"), ClosedScopes::default());
         let later = now.as_millis() + 1;
         let kept = vec![scope("a", Some(Why::SameFailure), None), scope("b", None, Some(later))];
-        save(&store, &encode(kept)).await.expect("a memory");
+        let kept = encode(kept);
+        assert!(replace(&store, None, &kept).await.expect("a memory"));
         let read = ClosedScopes::of(&store, now).await.expect("a memory");
         let json = Value::from(read.json());
         assert_eq!((&json[0]["state"], &json[0]["why"]), (&json!("stopped"), &json!("same_failure")));
@@ -372,7 +387,9 @@ mod tests {
         assert!(lines[1].contains("the next run tests it with one call"), "{lines:?}");
         let of_a_later_version =
             encode(vec![scope("a", Some(Why::Account), None)]).replace("\"version\":1", "\"version\":2");
-        save(&store, &of_a_later_version).await.expect("a memory");
+        let replaces = replace(&store, None, &of_a_later_version).await.expect("a memory");
+        assert!(!replaces, "there are some already");
+        assert!(replace(&store, Some(&kept), &of_a_later_version).await.expect("a memory"));
         assert_eq!(ClosedScopes::of(&store, now).await.expect("a memory").lines(), [""; 0]);
     }
 }

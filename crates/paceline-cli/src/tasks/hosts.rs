@@ -61,7 +61,7 @@ mod tests {
         store.insert(vec![item("a.example"), item("b.example:81")]).await.expect("room");
         let scope = |name: &str| ClosedScope { name: name.into(), why: Some(Why::SameFailure), ..Default::default() };
         let all = ["a.example", "https://b.example:81", "c.example"].map(scope).to_vec();
-        closed_scopes::save(&store, &closed_scopes::encode(all)).await.expect("a memory");
+        closed_scopes::replace(&store, None, &closed_scopes::encode(all)).await.expect("a memory");
         let kept = async |filter: Filter| {
             let mut scopes = ClosedScopes::of(&store, Timestamp::from_millis(0)).await.expect("a memory");
             scopes.retain_of(&store, filter).await.expect("a memory");

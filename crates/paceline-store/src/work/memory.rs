@@ -14,7 +14,7 @@ use paceline_core::Timestamp;
 use tokio::sync::Notify;
 
 use self::notes::Notes;
-use self::queue::{Queue, due, first};
+use self::queue::{Queue, due, first, opens};
 use self::row::Row;
 use super::answers::{MOST, NotedAnswers};
 use super::checks::{check, keepable};
@@ -24,7 +24,7 @@ use super::item::{
     Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, HistoryEntry, LEFT_FIRST, NewItem, Pruned, PrunedKeys,
     RecordStatus, StateCounts, WorkItem, WorkerId,
 };
-use super::lanes::{Asked, EARLIEST, Taking};
+use super::lanes::{Asked, Taking};
 use super::notes::{NoteChange, ScopeNote};
 use super::store::{StoreFuture, WorkStore};
 use crate::schema::ACCOUNT;
@@ -197,6 +197,16 @@ impl WorkStore for MemoryStore {
         self.at_once(|tables, _| {
             tables.limiters.insert(account.to_owned(), state.to_owned());
             Ok(())
+        })
+    }
+
+    fn replace_state(&self, account: &str, before: Option<&str>, state: &str) -> StoreFuture<'_, bool> {
+        self.at_once(|tables, _| {
+            let is_same = tables.limiters.get(account).map(String::as_str) == before;
+            if is_same {
+                tables.limiters.insert(account.to_owned(), state.to_owned());
+            }
+            Ok(is_same)
         })
     }
 
@@ -479,20 +489,5 @@ impl Tables {
             self.in_flight.entry(worker).or_default().insert(id);
         }
         self.waiting.insert(row);
-    }
-}
-
-/// When a group may send again; none while it is stopped.
-fn opens(scopes: &BTreeMap<Arc<str>, Closed>) -> impl Fn(&str) -> Option<Timestamp> {
-    move |group| {
-        let mut opens = EARLIEST;
-        for scope in [group, ACCOUNT] {
-            match scopes.get(scope).map(|closed| &closed.state) {
-                Some(ScopeStatus::Stopped { .. }) => return None,
-                Some(ScopeStatus::Held { until, .. }) => opens = opens.max(*until),
-                Some(ScopeStatus::Open) | None => {}
-            }
-        }
-        Some(opens)
     }
 }

@@ -80,6 +80,10 @@ pub trait WorkStore: Send + Sync {
     /// workers the last one counts. The name must not contain a key.
     fn save_state(&self, name: &str, state: &str) -> StoreFuture<'_, ()>;
 
+    /// The same where the text is still the one that was [loaded](Self::load_state) `before`; returns whether it was. So workers
+    /// that change one text lose nothing of each other.
+    fn replace_state(&self, name: &str, before: Option<&str>, state: &str) -> StoreFuture<'_, bool>;
+
     /// The text that was saved last under that name; none before the first time.
     fn load_state(&self, name: &str) -> StoreFuture<'_, Option<String>>;
 

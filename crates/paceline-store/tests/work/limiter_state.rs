@@ -16,6 +16,25 @@ pub(crate) async fn the_last_saved_limiter_state_counts(on: Bench) {
     for (account, state) in [("one", Some("3")), ("other", Some("2")), ("a third", None)] {
         assert_eq!(on.store.load_state(account).await.unwrap().as_deref(), state, "{account}");
     }
+    a_text_that_workers_change_at_once_loses_no_word(&on).await;
+}
+
+/// Six workers that each add a word to one text, and begin anew where another was faster.
+async fn a_text_that_workers_change_at_once_loses_no_word(on: &Bench) {
+    let add = async |word: &str| {
+        loop {
+            let before = on.store.load_state("shared").await.unwrap();
+            let text = before.clone().unwrap_or_default() + word;
+            if on.store.replace_state("shared", before.as_deref(), &text).await.unwrap() {
+                return;
+            }
+        }
+    };
+    tokio::join!(add("a"), add("b"), add("c"), add("d"), add("e"), add("f"));
+    let mut words: Vec<char> = on.store.load_state("shared").await.unwrap().unwrap().chars().collect();
+    words.sort_unstable();
+    assert_eq!(words, ['a', 'b', 'c', 'd', 'e', 'f']);
+    assert!(!on.store.replace_state("shared", None, "g").await.unwrap(), "there is one already");
 }
 
 pub(crate) async fn what_is_known_of_answers_outlives_a_worker_and_reaches_the_others(on: Bench) {

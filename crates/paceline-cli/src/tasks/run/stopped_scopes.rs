@@ -398,20 +398,26 @@ impl StoppedScopes {
         clock: &WorkClock,
         limiter: &Limiter,
     ) -> Result<(), WorkError> {
-        let kept = ClosedScopes::of(store, clock.wall()).await?;
-        let (own, open, all) = {
-            let mut stopped = self.lock();
-            stopped.take_up_found_open(&kept);
-            let (own, open) = (ClosedScopes(stopped.closed(clock, limiter)), std::mem::take(&mut stopped.open));
-            let all = kept.with(&stopped.told, &own, &open);
-            (own, open, all)
-        };
-        if all.by_name() != kept.by_name()
-            && let Err(error) = closed_scopes::save(store, &all.encode()).await
-        {
+        let (own, all) = loop {
+            let (kept, before) = ClosedScopes::read(store, clock.wall()).await?;
+            let (own, open, all) = {
+                let mut stopped = self.lock();
+                stopped.take_up_found_open(&kept);
+                let (own, open) = (ClosedScopes(stopped.closed(clock, limiter)), std::mem::take(&mut stopped.open));
+                let all = kept.with(&stopped.told, &own, &open);
+                (own, open, all)
+            };
+            if all.by_name() == kept.by_name() {
+                break (own, all);
+            }
+            let replaced = closed_scopes::replace(store, before.as_deref(), &all.encode()).await;
+            if let Ok(true) = replaced {
+                break (own, all);
+            }
+            // Another worker has told its own meanwhile, or the store failed.
             self.lock().open.extend(open);
-            return Err(error);
-        }
+            replaced?;
+        };
         let mut stopped = self.lock();
         let of_this: BTreeSet<&str> = own.names().collect();
         stopped.of_others = all.names().filter(|name| !of_this.contains(name)).map(Arc::from).collect();

@@ -1,12 +1,15 @@
 //! The items that wait, by lanes.
 
 use crate::state::State;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use paceline_core::Timestamp;
 
+use super::Closed;
 use super::row::{Place, Row};
+use crate::schema::ACCOUNT;
+use crate::scope::ScopeStatus;
 use crate::work::fair_share::Lane;
 use crate::work::lanes::{EARLIEST, Lanes};
 
@@ -59,4 +62,19 @@ pub(super) fn due(places: &BTreeSet<Place>, until: Timestamp, limit: usize) -> V
 pub(super) fn first(places: &BTreeSet<Place>) -> Option<Timestamp> {
     let new = places.last().filter(|place| place.0);
     new.or(places.first()).map(|place| place.1)
+}
+
+/// When a group may send again; none while it is stopped.
+pub(super) fn opens(scopes: &BTreeMap<Arc<str>, Closed>) -> impl Fn(&str) -> Option<Timestamp> {
+    move |group| {
+        let mut opens = EARLIEST;
+        for scope in [group, ACCOUNT] {
+            match scopes.get(scope).map(|closed| &closed.state) {
+                Some(ScopeStatus::Stopped { .. }) => return None,
+                Some(ScopeStatus::Held { until, .. }) => opens = opens.max(*until),
+                Some(ScopeStatus::Open) | None => {}
+            }
+        }
+        Some(opens)
+    }
 }

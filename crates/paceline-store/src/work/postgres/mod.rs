@@ -346,6 +346,28 @@ impl WorkStore for PostgresStore {
         }))
     }
 
+    fn replace_state(&self, account: &str, before: Option<&str>, state: &str) -> StoreFuture<'_, bool> {
+        let shared: [Arc<str>; 2] = [account.into(), state.into()];
+        let before: Option<Arc<str>> = before.map(Into::into);
+        Box::pin(self.connection.transact("write", move |tx, _| {
+            let ([account, state], before) = (shared.clone(), before.clone());
+            Box::pin(async move {
+                let changed = match before.as_deref() {
+                    Some(before) => {
+                        let sql = "UPDATE limiter SET state = $2 WHERE account = $1 AND state = $3";
+                        tx.execute(sql, &[&&*account, &&*state, &before]).await?
+                    }
+                    None => {
+                        let sql =
+                            "INSERT INTO limiter (account, state) VALUES ($1, $2) ON CONFLICT (account) DO NOTHING";
+                        tx.execute(sql, &[&&*account, &&*state]).await?
+                    }
+                };
+                Ok(changed > 0)
+            })
+        }))
+    }
+
     fn load_state(&self, account: &str) -> StoreFuture<'_, Option<String>> {
         let account: Arc<str> = account.into();
         Box::pin(self.connection.transact("read", move |tx, _| {

@@ -19,3 +19,12 @@ pub(super) fn load(conn: &Connection, account: &str) -> rusqlite::Result<Option<
     }
     conn.query_row("SELECT state FROM limiter WHERE account = ?1", [account], |row| row.get(0)).optional()
 }
+
+/// Saves it where it is still the one that was loaded before. Returns whether it was.
+pub(super) fn replace(conn: &Connection, account: &str, before: Option<&str>, state: &str) -> rusqlite::Result<bool> {
+    let is_same = load(conn, account)?.as_deref() == before;
+    if is_same {
+        save(conn, account, state)?;
+    }
+    Ok(is_same)
+}

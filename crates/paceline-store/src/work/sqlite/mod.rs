@@ -347,6 +347,11 @@ impl WorkStore for SqliteStore {
         self.transact("write", move |conn, _| limiter_state::save(conn, &account, &state))
     }
 
+    fn replace_state(&self, account: &str, before: Option<&str>, state: &str) -> StoreFuture<'_, bool> {
+        let (account, before, state) = (account.to_owned(), before.map(ToOwned::to_owned), state.to_owned());
+        self.transact("write", move |conn, _| limiter_state::replace(conn, &account, before.as_deref(), &state))
+    }
+
     fn load_state(&self, account: &str) -> StoreFuture<'_, Option<String>> {
         let account = account.to_owned();
         self.transact("read", move |conn, _| limiter_state::load(conn, &account))

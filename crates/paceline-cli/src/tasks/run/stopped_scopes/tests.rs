@@ -91,7 +91,7 @@ async fn a_hold_of_a_former_run_is_told_of_until_a_call_succeeds() {
     let limiter = Limiter::new(PacerConfig::default()).expect("sensible");
     let until_ms = Some((clock.wall() + Duration::from_secs(86_400)).as_millis());
     let hold = ClosedScope { name: "a".to_owned(), until_ms, reason: "a pause".to_owned(), ..ClosedScope::default() };
-    closed_scopes::save(&store, &closed_scopes::encode(vec![hold])).await.expect("a memory");
+    closed_scopes::replace(&store, None, &closed_scopes::encode(vec![hold])).await.expect("a memory");
     let stopped = StoppedScopes::new(true);
     stopped.begin_run(&store, &clock, &limiter, true).await.expect("a memory");
     let kept = async || {
