@@ -18,6 +18,19 @@ pub struct PromptTokens {
     pub greatest: Option<u64>,
 }
 
+impl PromptTokens {
+    /// No fewer than in another estimate of the same prompt.
+    #[must_use]
+    pub fn at_least(self, other: Self) -> Self {
+        Self {
+            expected: self.expected.max(other.expected),
+            likely: self.likely.max(other.likely),
+            most: self.most.max(other.most),
+            ..self
+        }
+    }
+}
+
 /// What is read of the body of a request to estimate its prompt, now or once more answers have come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PromptSize(Prompt);

@@ -41,10 +41,11 @@ impl Context {
         let began = self.limiter.now();
         let (mut turn, mut place) = (Some(turn), None);
         let scope = Arc::clone(request.scope.name());
-        // Answers that come while it waits tell more of its prompt. A call whose answer may be of any length keeps what it holds.
+        // Answers that come while it waits tell more of its prompt; where its answer may be of any length, not that it needs
+        // less.
         let expected = || {
-            let size = expected.size.filter(|_| expected.bounded);
-            let prompt = size.map_or(expected.prompt, |size| self.sender.ratio(&scope).budgeted(size));
+            let known = expected.size.map_or(expected.prompt, |size| self.sender.ratio(&scope).budgeted(size));
+            let prompt = if expected.bounded { known } else { known.at_least(expected.prompt) };
             Expected { prompt, ..expected.clone() }
         };
         loop {
