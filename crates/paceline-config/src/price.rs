@@ -139,8 +139,8 @@ impl Price {
         Money::of_parts(all * 100)
     }
 
-    /// What a call costs, with what the provider read from its cache and wrote into it at the prices of that; else at what is known
-    /// of its provider. Tokens are not rounded: calls cost together what each of them costs.
+    /// What a call costs, with what the provider read from its cache and wrote into it at the prices of that; else at what is
+    /// known of its provider. Tokens are not rounded: calls cost together what each of them costs.
     pub fn of_usage(&self, usage: &Usage) -> Money {
         let of = |tokens: u64, price: u64| i128::from(tokens) * i128::from(price) * 100;
         let hundredths = |of_input: i64| i128::from(of_input) * i128::from(self.input);

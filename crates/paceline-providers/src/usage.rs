@@ -18,8 +18,8 @@ pub struct Usage {
     pub input_tokens: u64,
     /// Tokens of the prompt beside these: the provider read them from its cache, and counts them against no limit.
     pub uncounted_tokens: u64,
-    /// How many hundredths of a token of input more, or fewer, the prompt costs than it has, because a provider's cache was read or
-    /// written, or its bill has other tokens.
+    /// How many hundredths of a token of input more, or fewer, the prompt costs than it has, because a provider's cache was read
+    /// or written, or its bill has other tokens.
     pub cache_price: i64,
     /// Tokens that were written into the cache, where the answer does not say for how long: they count with the lesser price.
     pub unsplit_writes: u64,
@@ -196,7 +196,8 @@ impl TokenRatio {
         self.of_text(Prompt::of(body))
     }
 
-    /// The tokens of a body by the script of its texts and by the number of its other parts, whatever answers have shown of texts.
+    /// The tokens of a body by the script of its texts and by the number of its other parts, whatever answers have shown of
+    /// texts.
     fn by_script(&self, prompt: Prompt) -> u64 {
         prompt.of_texts.div_ceil(4).saturating_add(self.of_parts(prompt))
     }

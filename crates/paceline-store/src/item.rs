@@ -25,7 +25,8 @@ pub struct ModelUsage {
     pub cache_price: i64,
     /// Tokens of the prompts that a cache was read for.
     pub cached_tokens: u64,
-    /// How many hundredths of a token of input more, or fewer, these cost than they are, where the price of input from the cache is not given.
+    /// How many hundredths of a token of input more, or fewer, these cost than they are, where the price of input from the cache
+    /// is not given.
     pub cached_price: i64,
     /// Tokens of the prompts that were written into a cache.
     pub written_tokens: u64,

@@ -360,15 +360,20 @@ impl Plan {
             let call = tokens_in + tokens_out;
             self.smallest = Some(self.smallest.map_or(call, |smallest| smallest.min(call)));
             let request = Request::new(pacer.scope(&scope), charge);
-            match pacer.enqueue(Instant::ZERO, request) {
-                Ok(ticket) => drop(pacer.cancel(Instant::ZERO, ticket)),
-                Err(why) => self.too_large.add(row.line, why),
-            }
-            while pacer.poll_event().is_some() {}
+            self.tries(&mut pacer, request, row.line);
             Ok(())
         })?;
         self.cost = (!upstream.prices.is_empty()).then_some(Money::from_units(cost));
         Ok(())
+    }
+
+    /// Whether the limits let that line leave at all.
+    fn tries(&mut self, pacer: &mut Pacer, request: Request, line: u64) {
+        match pacer.enqueue(Instant::ZERO, request) {
+            Ok(ticket) => drop(pacer.cancel(Instant::ZERO, ticket)),
+            Err(why) => self.too_large.add(line, why),
+        }
+        while pacer.poll_event().is_some() {}
     }
 
     /// The time that the configured limits alone ask for; none when there are none.

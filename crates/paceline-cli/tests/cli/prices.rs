@@ -28,7 +28,7 @@ fn a_new_price_of_cached_input_counts_the_runs_before_anew() {
     assert!(near(used, 0.007_53) && log.contains("counts as 0.0050 now, and counted as 0.0025"), "{used} {log}");
 }
 
-/// A model that thinks, behind a server that tells a sum: 37 tokens of prompt, 20 of text, 100 that nobody sees.
+/// A model that thinks, behind a server that tells a sum: 37 tokens of prompt, 20 of text, 100 that no client sees.
 #[test]
 fn a_total_alone_counts_as_estimated_and_rather_too_dear() {
     let answer = json!({"object": "chat.completion", "choices": [{"message": {"content": "w ".repeat(20)}}], "usage": {"total_tokens": 157}});

@@ -45,6 +45,10 @@ fn a_price_is_of_a_million_tokens() {
     assert_eq!([price, cached].map(|price| units(price, known)), [762_500_000, 850_000_000]);
     let full: Price = "in=2,cached=2,out=8".parse().expect("a price");
     assert_eq!(units(full, known), 1_025 * 2_000_000);
+}
+
+#[test]
+fn what_is_no_price_is_refused_with_what_is_wrong() {
     for wrong in [
         "in=1,out=2,cached=x",
         "in=1,out=2,cached_write=x",

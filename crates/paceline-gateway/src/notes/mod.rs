@@ -27,8 +27,8 @@ pub(crate) struct Notes {
     pub(crate) lines: Lines,
 }
 
-/// Why a call with the key of a client did not succeed, for all that use the upstream: what the provider says may repeat the prompt of
-/// that client, and is for it alone. `status`: that of the answer, if there was one.
+/// Why a call with the key of a client did not succeed, for all that use the upstream: what the provider says may repeat the
+/// prompt of that client, and is for it alone. `status`: that of the answer, if there was one.
 pub(crate) fn words_for_all(reading: &Reading, status: Option<u16>) -> Cow<'_, str> {
     match (status, reading.class, reading.code.as_deref()) {
         // Our own words.

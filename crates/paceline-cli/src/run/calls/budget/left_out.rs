@@ -51,8 +51,8 @@ impl LeftOut {
 }
 
 impl Ledger {
-    /// Whether what is free of a purse is enough for a usual call: as the last calls of this run asked for, or before the first of
-    /// them as calls used.
+    /// Whether what is free of a purse is enough for a usual call: as the last calls of this run asked for, or before the first
+    /// of them as calls used.
     pub(super) fn has_room(&self, purse: BudgetKind, free: u64) -> bool {
         let usual = self.asked.mean(purse).or_else(|| self.job.of(purse).checked_div(self.calls));
         free > 0 && usual.unwrap_or(0) <= free
@@ -73,8 +73,8 @@ impl Ledger {
 const UNUSUAL: u64 = 4;
 
 impl Budget {
-    /// What a call uses likely that asks for so much: its answer is no longer than those of others; and what it would ask for once
-    /// a prompt like its own was answered.
+    /// What a call uses likely that asks for so much: its answer is no longer than those of others; and what it would ask for
+    /// once a prompt like its own was answered.
     pub(super) fn likely(&self, ledger: &Ledger, expected: &Expected, asked: &Sum) -> [Sum; 2] {
         if ledger.calls == 0 {
             return [*asked; 2];

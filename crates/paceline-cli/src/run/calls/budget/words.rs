@@ -141,7 +141,8 @@ pub(crate) struct Enough {
 const ALIKE: u64 = 5;
 
 impl Budget {
-    /// What those that are left cost if they cost as the calls of the job so far; none before the first, or where no price is known.
+    /// What those that are left cost if they cost as the calls of the job so far; none before the first, or where no price is
+    /// known.
     pub(crate) fn cost_of_rest(&self, left: &Left) -> Option<Money> {
         let [all, _] = self.ledger().of_rest(BudgetKind::JobCost, left)?;
         (!self.prices.is_empty()).then(|| Money::from_units(all))
