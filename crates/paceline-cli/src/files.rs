@@ -76,7 +76,6 @@ fn open_now() -> u64 {
 }
 
 /// How many calls have room at once, of which each opens so many; none where there is no limit.
-#[cfg(unix)]
 pub(crate) fn room_for_calls(each: u64) -> Option<u32> {
     left().map(|left| u32::try_from((left / each).max(1)).unwrap_or(u32::MAX))
 }
@@ -97,12 +96,6 @@ const fn left() -> Option<u64> {
 /// Whether connections to many hosts may be kept between so many calls at once: few files would be left to calls.
 pub(crate) fn may_keep_connections(calls: u32) -> bool {
     left().is_none_or(|left| left >= OF_A_CALL * u64::from(calls) + BETWEEN_CALLS)
-}
-
-/// Likewise.
-#[cfg(not(unix))]
-pub(crate) const fn room_for_calls(_: u64) -> Option<u32> {
-    None
 }
 
 /// A file that is everywhere.

@@ -264,14 +264,10 @@ impl Clients {
         let key = shown.as_ref().map(|(_, key)| key_in(key));
         remove_keys(clients, request, key);
         check_path(clients, key, request.uri().path())?;
-        let headers = request.headers();
         shown.map(|(client, _)| client).ok_or_else(|| {
-            let all = request.uri().path_and_query().map_or("", |all| all.as_str());
-            let shows_some = [KEY].iter().chain(&OF_CLIENTS).any(|name| headers.contains_key(name))
-                || query::parameters(all).any(|(name, _)| name.eq_ignore_ascii_case(query::KEY));
             let what = match ended {
                 Some(_) => "the key that the request shows has ended, and another took its place",
-                None if shows_some => "the key that the request shows is none of this gateway, or was revoked",
+                None if each_shown(request).next().is_some() => "the key that the request shows is none of this gateway, or was revoked",
                 None => "the request shows no key",
             };
             let message = format!(

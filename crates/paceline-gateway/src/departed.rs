@@ -132,14 +132,9 @@ impl Departed {
             "answered"
         );
         let status = answer.as_ref().ok().map(|answer| answer.status().as_u16());
-        let words = match known {
-            Some(_) => notes::words_for_all(&reading, status).into_owned(),
-            None => reading.reason().into_owned(),
-        };
+        let words = notes::words_for_all(&reading, status.filter(|_| known.is_some()));
         let mut outcome = Outcome { unknown, ..reading.outcome_of(&reserved) };
-        if known.is_some() && outcome.reason.is_some() {
-            outcome.reason = Some(words.clone().into());
-        }
+        outcome.reason = outcome.reason.map(|_| (&*words).into());
         spent.iter().for_each(|spent| match outcome.unsent {
             true => spent.was_not_sent(),
             false if is_unknown => spent.was_lost(),

@@ -221,7 +221,7 @@ impl Record {
         };
         let burst = self.burst.map(|burst| format!(", burst {burst}")).unwrap_or_default();
         let paths = if self.paths.is_empty() { String::new() } else { format!("  paths: {}", self.paths.join(", ")) };
-        // One that has ended tells whose it was.
+        // One that has ended is kept to tell whose it was.
         let former = self.former_in_force().map(|former| format!("  former key until {}", former.until()));
         format!("limits: {limits}{burst}  models: {models}{paths}  priority: {priority}{}", former.unwrap_or_default())
     }

@@ -9,6 +9,7 @@ use paceline_store::work::{WorkError, WorkStore};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::shared_text;
 use crate::text;
 
 /// Under this name the store keeps them.
@@ -129,14 +130,13 @@ const OPENED: &str = "a person has opened it, and the next call tests it";
 /// # Errors
 /// An error of the store.
 pub(crate) async fn open(store: &dyn WorkStore, scopes: &[String], now: Timestamp) -> Result<(), WorkError> {
-    loop {
-        let (mut kept, before) = ClosedScopes::read(store, now).await?;
+    shared_text::change(store, NAME, |before| {
+        let mut kept = ClosedScopes::parse(before, now);
         let opened = kept.0.iter_mut().filter(|scope| scope.why.is_none() && scopes.contains(&scope.name));
         opened.for_each(|scope| scope.reason = OPENED.to_owned());
-        if replace(store, before.as_deref(), &kept.encode()).await? {
-            return Ok(());
-        }
-    }
+        kept.encode()
+    })
+    .await
 }
 
 impl ClosedScopes {
@@ -154,10 +154,14 @@ impl ClosedScopes {
     /// An error of the store.
     pub(crate) async fn read(store: &dyn WorkStore, now: Timestamp) -> Result<(Self, Option<String>), WorkError> {
         let text = store.load_state(NAME).await?;
-        let kept = text.as_deref().and_then(|text| serde_json::from_str::<Kept>(text).ok());
+        Ok((Self::parse(text.as_deref(), now), text))
+    }
+
+    fn parse(text: Option<&str>, now: Timestamp) -> Self {
+        let kept = text.and_then(|text| serde_json::from_str::<Kept>(text).ok());
         let mut scopes = kept.filter(|kept| kept.version == VERSION).map(|kept| kept.scopes).unwrap_or_default();
         scopes.retain(|scope| scope.why.is_some() || scope.until_ms.is_some_and(|until| until > now.as_millis()));
-        Ok((Self(scopes), text))
+        Self(scopes)
     }
 
     /// All that they are, by name.

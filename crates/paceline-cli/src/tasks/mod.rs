@@ -17,6 +17,7 @@ mod report;
 mod row;
 mod run;
 mod same_at_each_try;
+mod shared_text;
 mod show;
 mod store;
 

@@ -3,6 +3,8 @@
 use paceline_store::work::{Filter, State, WorkError, WorkStore};
 use serde::{Deserialize, Serialize};
 
+use super::shared_text;
+
 /// Under this name the store keeps them.
 const NAME: &str = "opened scopes";
 
@@ -40,15 +42,18 @@ struct Kept {
 /// # Errors
 /// An error of the store.
 pub(crate) async fn open(store: &dyn WorkStore, scopes: &[String], items: &Filter) -> Result<(), WorkError> {
-    let mut opened = all(store).await?;
-    for scope in scopes {
-        let number = opened.last().map_or(0, |last| last.number) + 1;
-        let (scope, group, keys) = (scope.clone(), items.group.clone(), items.keys.clone());
-        opened.push(Opened { number, scope, group, keys });
-    }
-    opened.drain(..opened.len().saturating_sub(MOST));
-    let kept = Kept { version: VERSION, opened };
-    store.save_state(NAME, &serde_json::to_string(&kept).expect("texts and numbers are always JSON")).await
+    shared_text::change(store, NAME, |before| {
+        let mut opened = all(before);
+        for scope in scopes {
+            let number = opened.last().map_or(0, |last| last.number) + 1;
+            let (scope, group, keys) = (scope.clone(), items.group.clone(), items.keys.clone());
+            opened.push(Opened { number, scope, group, keys });
+        }
+        opened.drain(..opened.len().saturating_sub(MOST));
+        let kept = Kept { version: VERSION, opened };
+        serde_json::to_string(&kept).expect("texts and numbers are always JSON")
+    })
+    .await
 }
 
 /// Those that a worker has not seen, and until where it has seen them then.
@@ -56,15 +61,15 @@ pub(crate) async fn open(store: &dyn WorkStore, scopes: &[String], items: &Filte
 /// # Errors
 /// An error of the store.
 pub(crate) async fn after(store: &dyn WorkStore, seen: u64) -> Result<(Vec<Opened>, u64), WorkError> {
-    let mut opened = all(store).await?;
+    let mut opened = all(store.load_state(NAME).await?.as_deref());
     let last = opened.last().map_or(seen, |last| last.number.max(seen));
     opened.retain(|opened| opened.number > seen);
     Ok((opened, last))
 }
 
-async fn all(store: &dyn WorkStore) -> Result<Vec<Opened>, WorkError> {
-    let kept = store.load_state(NAME).await?.and_then(|text| serde_json::from_str::<Kept>(&text).ok());
-    Ok(kept.filter(|kept| kept.version == VERSION).map(|kept| kept.opened).unwrap_or_default())
+fn all(text: Option<&str>) -> Vec<Opened> {
+    let kept = text.and_then(|text| serde_json::from_str::<Kept>(text).ok());
+    kept.filter(|kept| kept.version == VERSION).map(|kept| kept.opened).unwrap_or_default()
 }
 
 #[cfg(test)]

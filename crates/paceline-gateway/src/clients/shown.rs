@@ -15,7 +15,7 @@ const LEAST_WITHIN: usize = 16;
 /// What stands where a request may show a key.
 pub(super) fn each_shown<Body>(request: &Request<Body>) -> impl Iterator<Item = String> {
     let fields = [KEY].into_iter().chain(OF_CLIENTS).flat_map(|name| request.headers().get_all(name));
-    let fields = fields.filter_map(|value| value.to_str().ok().map(str::to_owned));
+    let fields = fields.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
     let target = request.uri().path_and_query().map_or("", |target| target.as_str());
     let parameters = query::parameters(target).filter(|(name, _)| name.eq_ignore_ascii_case(query::KEY));
     fields.chain(parameters.map(|(_, key)| key))

@@ -27,11 +27,11 @@ pub(crate) struct Notes {
     pub(crate) lines: Lines,
 }
 
-/// Why a call with the key of a client did not succeed, for all that use the upstream: what the provider says may repeat the
-/// prompt of that client, and is for it alone. `status`: that of the answer, if there was one.
+/// Why a call did not succeed, for all that use the upstream; nothing of one that did. What the provider says may repeat the
+/// prompt of a client with a key, and is for that alone: `status` is that of an answer to one. Of others all read what is said.
 pub(crate) fn words_for_all(reading: &Reading, status: Option<u16>) -> Cow<'_, str> {
     match (status, reading.class, reading.code.as_deref()) {
-        // Our own words.
+        (_, Class::Success, _) => "".into(),
         (None, ..) => reading.reason(),
         (Some(status), Class::Account, _) => format!(
             "the provider refused the key or the account ({status}); who runs the gateway finds its words in the log"

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderName, LAST_MODIFIED, LINK, LOCATION};
 use http::{Response, StatusCode};
-use paceline_core::{Class, GiveUp, NextAction, Request};
+use paceline_core::{Class, GiveUp, NextAction, Request, Timestamp};
 use paceline_http::{Exchange, NoAnswer, gateway};
 use paceline_providers::secrets::hidden;
 use paceline_providers::{GATEWAY, Reading, model_of_answer};
@@ -111,7 +111,15 @@ pub(crate) fn tally(item: &ClaimedItem, sent: &Sent, counted: Option<&Request>) 
     tally
 }
 
-pub(crate) fn failed(item: &ClaimedItem, sent: &Sent, reason: GiveUp, request: &Request, adds: CallTotals) -> Failed {
+/// An item that ends without success, which is `known` then.
+pub(crate) fn failed(
+    item: &ClaimedItem,
+    sent: &Sent,
+    reason: GiveUp,
+    request: &Request,
+    adds: CallTotals,
+    known: Timestamp,
+) -> Failed {
     let tally = tally(item, sent, Some(request));
     // An answer that is not what the user expects is an answer.
     let unexpected = sent.exchange.reading.unexpected;
@@ -132,7 +140,7 @@ pub(crate) fn failed(item: &ClaimedItem, sent: &Sent, reason: GiveUp, request: &
         unexpected,
         address: Some(Arc::clone(&sent.address)),
         down: stayed_down.then(|| item.clone()),
-        known: sent.at,
+        known,
         overtaken: false,
     }
 }

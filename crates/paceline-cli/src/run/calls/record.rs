@@ -348,7 +348,7 @@ impl Recorder {
                 recorded.due = Some(self.again(context, item, &sent, next, *delay, adds));
             }
             NextAction::GiveUp { reason, request } => {
-                let failed = entry::failed(item, &sent, *reason, request, adds);
+                let failed = entry::failed(item, &sent, *reason, request, adds, context.now());
                 recorded = self.ended(context, failed, others).over(recorded);
             }
             _ if sent.exchange.reading.class == Class::Success => self.succeeded(item, sent, adds),

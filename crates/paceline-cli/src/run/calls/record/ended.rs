@@ -22,8 +22,7 @@ pub(super) fn more_wait(journal: &Journal, others: &mut OnTheirWay, scope: &str)
 
 impl Recorder {
     /// The end of an item without success.
-    pub(super) fn ended(&mut self, context: &Context, mut failed: Failed, others: &mut OnTheirWay) -> Recorded {
-        failed.known = context.now();
+    pub(super) fn ended(&mut self, context: &Context, failed: Failed, others: &mut OnTheirWay) -> Recorded {
         let by_the_request = matches!(failed.class, Class::Invalid | Class::Filtered);
         let scope = Arc::clone(&failed.scope);
         let decision = if by_the_request || failed.unexpected {
