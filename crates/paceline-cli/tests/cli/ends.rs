@@ -1,5 +1,7 @@
 //! How jobs end: files, counters, exit codes.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use crate::support::{Job, Reply, Server, finish, line};
@@ -136,7 +138,9 @@ fn a_quiet_run_tells_why_a_person_is_needed() {
 /// A quota that calls in flight find used up is one event.
 #[test]
 fn a_long_pause_is_told_once() {
-    let server = Server::new(|_| Reply::error(429, "rate_limit_exceeded").with_header("retry-after", 7_200));
+    // Later than the next call leaves at the pace of a start.
+    let refusal = Reply::error(429, "rate_limit_exceeded").with_header("retry-after", 7_200);
+    let server = Server::new(move |_| refusal.clone().after(Duration::from_secs(2)));
     let (code, log) = finish(&mut Job::new(20).run(&server));
     assert_eq!((code, log.matches("no calls for 2h").count()), (3, 1), "{} calls: {log}", server.count());
     assert!(server.count() > 1);
