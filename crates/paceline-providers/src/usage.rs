@@ -239,7 +239,7 @@ impl TokenRatio {
             self.units.add(usage.units as f64);
         }
         let prompt = asked.prompt(body);
-        if prompt.quarters == 0 || usage.input_tokens == 0 {
+        if prompt.quarters == 0 || usage.prompt_tokens() == 0 {
             return;
         }
         self.output_tokens.add(usage.output_tokens as f64);
@@ -253,10 +253,11 @@ impl TokenRatio {
             return;
         }
         let guess = prompt.quarters as f64 * AT_FIRST;
-        let of_guess = (usage.input_tokens as f64 / guess).clamp(1.0 / 16.0, 16.0);
-        self.guessed.add(of_guess);
-        self.densest = self.densest.max(of_guess);
-        self.texts.settle(prompt, usage.input_tokens);
+        let of_guess = |tokens: u64| (tokens as f64 / guess).clamp(1.0 / 16.0, 16.0);
+        self.guessed.add(of_guess(usage.input_tokens));
+        // What a cache was read for is billed, too, where no limit counts it.
+        self.densest = self.densest.max(of_guess(usage.prompt_tokens()));
+        self.texts.settle(prompt, usage.prompt_tokens());
     }
 }
 

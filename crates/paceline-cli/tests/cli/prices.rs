@@ -212,6 +212,12 @@ fn what_a_cache_was_read_for_counts_in_a_budget() {
     assert!(code == 0 && (used(&job) - 0.004_6).abs() < 1e-9, "the journal has it: {log}");
     let (job, code, log) = run(&["--budget-tokens", "20k"]);
     assert_eq!((code, &job.summary()["budget"]["tokens"]["used"]), (3, &json!(18_270)), "{log}");
+    // The next run is told what prompts have as answers come, before all its lines are read.
+    let job = Job::with_input(&(0..400).map(line).collect::<Vec<_>>().join("\n"));
+    let (code, log) =
+        finish(job.run(&server).args(["--upstream", "anthropic", "--concurrency", "4", "--budget-tokens", "500k"]));
+    let used = job.summary()["budget"]["tokens"]["used"].as_u64().expect("a sum");
+    assert!(code == 3 && (497_000..=500_000).contains(&used), "{log}");
 }
 
 /// Each prompt is written for an hour, at twice the price: a budget that reserves the price of input would be exceeded by as

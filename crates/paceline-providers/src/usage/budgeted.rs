@@ -173,6 +173,17 @@ mod tests {
         assert_eq!(found.most, long.len() as u64, "English before may be followed by what is dense");
     }
 
+    /// Anthropic counts what its cache was read for against no limit, and bills it.
+    #[test]
+    fn a_budget_finds_room_for_what_a_cache_was_read_for() {
+        let (body, mut ratio) = (vec![b'x'; 8_000], TokenRatio::default());
+        for _ in 0..20 {
+            ratio.settle(&body, &Usage { uncounted_tokens: 2_500, ..input(20) });
+        }
+        assert!(ratio.tokens(&body) < 200, "a limit counts little");
+        assert_eq!(budgeted(&ratio, &body).likely, 2_520);
+    }
+
     /// Line 1 has 60,000 characters, and line 2 a few.
     #[test]
     fn no_prompt_has_more_tokens_than_bytes_and_what_its_server_adds() {
