@@ -126,7 +126,7 @@ pub(crate) fn draw(drawing: impl FnOnce() + Send + 'static) {
     if has_writer() { QUEUE.draw(drawing) } else { drawing() }
 }
 
-/// Waits at the end of the program until all is written, for a second at most.
+/// Waits until all is written, for a second at most: at the end of the program, and before it says that it is ready.
 pub(crate) fn flush() {
     if has_writer() {
         QUEUE.flush();

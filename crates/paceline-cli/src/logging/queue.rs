@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// At its end the program waits so long for the reader.
-const AT_THE_END: Duration = Duration::from_secs(1);
+/// What waits for the log to be written waits no longer for its reader.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What one thread writes for all.
 pub(super) struct Queue {
@@ -64,7 +64,7 @@ impl Queue {
     pub(super) fn flush(&self) {
         let is_left =
             |waiting: &mut Waiting| waiting.is_writing || waiting.drawing.is_some() || !waiting.lines.is_empty();
-        drop(self.changed.wait_timeout_while(self.waiting(), AT_THE_END, is_left));
+        drop(self.changed.wait_timeout_while(self.waiting(), PATIENCE, is_left));
     }
 
     /// Lines that were not written, since the program began.

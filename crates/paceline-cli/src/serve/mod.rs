@@ -236,6 +236,8 @@ fn announce(address: SocketAddr, has_tls: bool, metrics: Option<SocketAddr>, gat
     use std::io::Write as _;
     // A start after a kill, or by another version, has to be seen in the log alone.
     tracing::info!(version = env!("CARGO_PKG_VERSION"), %address, "the gateway begins");
+    // What the start has to tell is in the log before a script goes on.
+    crate::logging::flush();
     let scheme = socket::scheme(has_tls);
     let line = |name: &str| format!("{name} at {scheme}://{address}/{name}\n");
     let mut lines: String = gateway.upstreams().iter().map(|upstream| line(upstream.name())).collect();

@@ -248,6 +248,7 @@ fn a_new_key_lifts_the_stop_of_a_bad_one_and_no_request_is_dropped() {
     wait_for_log(&job, READ, 1);
     assert_eq!(gateway.post("/first/v1/things", "1s").0, 200);
     assert_eq!((get(&format!("{}/readyz", gateway.url)).0, server.count()), (200, 2));
+    wait_for_log(&job, "INFO the upstream answers again, after ", 1);
     let log = std::fs::read_to_string(job.path("log")).expect("a log");
     assert_eq!(
         log.matches("ERROR nothing leaves until a person acts: ").count(),
