@@ -57,7 +57,9 @@ fn what_one_of_a_hundred_processes_is_told_all_obey_and_one_call_tests_the_end()
 
 #[test]
 fn no_more_calls_of_a_fleet_are_in_flight_than_its_limit_whatever_happens() {
-    let broken: Vec<u64> = (0..60).filter(|seed| fleet_story_of_places(*seed, Fencing::ByLease) > 0).collect();
+    // In 8386 a host was suspended beyond its lease, and its ledger is lost before it wakes up.
+    let seeds = (0..60).chain([8_386]);
+    let broken: Vec<u64> = seeds.filter(|seed| fleet_story_of_places(*seed, Fencing::ByLease) > 0).collect();
     assert!(broken.is_empty(), "seeds {broken:?}");
 }
 

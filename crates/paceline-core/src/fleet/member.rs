@@ -304,9 +304,7 @@ impl Member {
 
     /// The connection is gone, and with it what was under way.
     pub fn unlinked(&mut self, now: Instant) {
-        self.run = None;
-        self.under_way = None;
-        self.other_limits = false;
+        (self.run, self.under_way, self.other_limits) = (None, None, false);
         self.talk.lost(None);
         self.pump(now);
     }
@@ -366,9 +364,12 @@ impl Member {
         if self.state == MemberState::Live && self.lease_ends <= now {
             self.state = MemberState::Alone;
             self.changes.push_back(MemberChange::Alone);
-            // What was used still counts, and the ledger may not have noticed: it stays claimed.
-            if self.config.on_loss == OnLoss::Strict {
-                self.shares.iter_mut().for_each(|share| share.target = 0);
+        }
+        if self.state == MemberState::Alone && self.config.on_loss == OnLoss::Strict {
+            // What was used still counts, and the ledger may not have noticed: it stays claimed, until others may have it.
+            for (share, limit) in self.shares.iter_mut().zip(&self.config.limits) {
+                share.target = 0;
+                share.has = if self.lease_ends + limit.quarantine() > now { share.has } else { 0 };
             }
         }
         if self.under_way.is_some_and(|(_, sent)| sent + GIVEN_UP <= now) {

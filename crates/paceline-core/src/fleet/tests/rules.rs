@@ -115,7 +115,11 @@ fn a_call_ends_sixteen_leases_and_that_of_the_member_that_speaks() {
 }
 
 fn member(on_loss: OnLoss) -> Member {
-    let limits = limit(LimitKind::Window(60 * S)).to_vec();
+    member_of(LimitKind::Window(60 * S), on_loss)
+}
+
+fn member_of(kind: LimitKind, on_loss: OnLoss) -> Member {
+    let limits = limit(kind).to_vec();
     let config = MemberConfig { id: MemberId(1), weight: 1, limits, on_loss, alone_share: vec![3] };
     Member::new(config, 1, at(0))
 }
@@ -162,6 +166,27 @@ fn a_lease_counts_from_before_the_request_and_its_end_leaves_what_was_set_aside_
         member.handle_timeout(ends);
         let changed = (left != 100).then_some((left, Instant::MAX));
         assert_eq!((member.state(), allowed(&mut member)), (MemberState::Alone, changed));
+    }
+}
+
+/// Its host was suspended, and it has not read the answers to its calls yet: to a ledger that was lost it says what it held, and
+/// would be believed, though others have that long since.
+#[test]
+fn a_member_claims_nothing_of_a_lease_once_others_may_have_it() {
+    for (kind, counts) in [(LimitKind::Window(60 * S), 60), (LimitKind::Places(120 * S), 120), (LimitKind::Rate, 0)] {
+        let claim = |after: Duration| {
+            let mut member = member_of(kind, OnLoss::Strict);
+            let sent = join(&mut member, &mut Ledger::found(&limit(kind), LEASE, 1));
+            member.demand(0, 40, 60, 1);
+            let awake = sent + LEASE.mul_f64(0.99) + after;
+            member.linked(awake, 2, None);
+            member.handle_timeout(awake + S / 5);
+            let last = core::iter::from_fn(|| member.poll_request()).last();
+            let Some(MemberRequest::Sync(request)) = last else { panic!("{last:?}") };
+            request.stakes[0].has
+        };
+        assert_eq!(claim((counts * S).saturating_sub(S)), if counts > 0 { 40 } else { 0 }, "{kind:?}");
+        assert_eq!(claim(counts * S), 0, "{kind:?}");
     }
 }
 
