@@ -264,6 +264,7 @@ local function level(now, book, parts)
         else
             if part[SINCE] < 0 then part[PASS] = max(part[PASS], book[LINE]) end
             local wait = floor(min(max(TURN * step * weights / fraction, 1), LONGEST))
+            part[PASS] = min(part[PASS], book[LINE] + wait)
             line[#line + 1] = { new = not stays, pass = part[PASS], id = entry.id, step = step, wait = wait, part = part }
         end
     end

@@ -46,6 +46,17 @@ fn equal_demand_is_served_alike_also_by_less_than_a_unit_each() {
     assert!(figures.jain >= 0.97 && figures.over == 0, "{figures:?}");
 }
 
+/// While its members join, one of them had a part that went round slowly.
+#[test]
+fn no_member_waits_longer_for_its_turn_for_one_that_it_had_among_fewer_members() {
+    let (demand, window) = (Demand::Equal, Duration::from_secs(1));
+    let job = FleetJob { units: 20, window, members: 30, demand, time: 20 * window };
+    for seed in [1, 2, 7, 15] {
+        let figures = fleet_use(&job, seed);
+        assert!(figures.jain >= 0.99 && figures.over == 0, "seed {seed}: {figures:?}");
+    }
+}
+
 #[test]
 fn what_one_of_a_hundred_processes_is_told_all_obey_and_one_call_tests_the_end() {
     for seed in 1..6 {

@@ -90,6 +90,8 @@ pub(super) fn divide(
             part.pass = part.pass.max(*line);
         }
         let wait = (TURN * float(step) * weights / fraction).clamp(1.0, LONGEST) as u64;
+        // A turn that it had while a part went round more slowly, as among fewer members, counts no more than one now.
+        part.pass = part.pass.min(line.saturating_add(wait));
         waiting.push((!stays, part.pass, *id, step, wait, part));
     }
     waiting.sort_by_key(|(new, pass, id, ..)| (*new, *pass, *id));
