@@ -16,6 +16,7 @@ use paceline_providers::{Answer, comes_in_parts, event_from, is_made_of_events};
 use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep, timeout};
 
+use crate::bounds::Still;
 use crate::departed::Departed;
 use crate::echo::{Begun, Unechoed};
 use crate::metrics::Ending;
@@ -53,11 +54,12 @@ pub(crate) struct Tap {
     record: Option<Record>,
     /// What the answer meant, once it has ended.
     class: Option<Class>,
-    /// From the first time that a byte is awaited.
+    /// The next look, from the first time that a byte is awaited.
     idle: Option<Pin<Box<Sleep>>>,
     longest_idle: Duration,
-    /// A byte came since the timer was set.
+    /// A byte came since the last look.
     came: bool,
+    still: Still,
     /// It broke off: the client is told once it has what came before.
     broken: Option<TapError>,
 }
@@ -84,7 +86,8 @@ impl Tap {
         let body = Unechoed::new(body, departed.upstream.secrets());
         let reads = Reads { body, departed, head, kept: BytesMut::new(), came: 0, counted: 0, is_stream, cut: false };
         let reads = Some(reads);
-        let mut tap = Self { reads, record: None, class: None, idle: None, longest_idle, came: false, broken: None };
+        let (still, came) = (Still::default(), false);
+        let mut tap = Self { reads, record: None, class: None, idle: None, longest_idle, came, still, broken: None };
         tap.end_if_over();
         tap
     }
@@ -101,7 +104,7 @@ impl Tap {
         }
     }
 
-    /// The timer is set when a byte is awaited and has come meanwhile, so silence is noticed after once to twice the longest.
+    /// No byte came for so long.
     fn silent(&mut self, longest: Duration) -> Poll<Option<Result<Frame<Bytes>, TapError>>> {
         self.end(Some(NoAnswer::Timeout(Some(longest))));
         Poll::Ready(Some(Err(TapError::Idle(longest))))
@@ -243,13 +246,13 @@ impl Body for Tap {
         let this = &mut *self;
         let Some(reads) = &mut this.reads else { return Poll::Ready(this.broken.take().map(Err)) };
         let Poll::Ready(frame) = Pin::new(&mut reads.body).poll_frame(context) else {
-            let longest = this.longest_idle;
-            let idle = this.idle.get_or_insert_with(|| Box::pin(sleep(longest)));
+            let (longest, look) = (this.longest_idle, Still::next_look(this.longest_idle));
+            let idle = this.idle.get_or_insert_with(|| Box::pin(sleep(look)));
             while idle.as_mut().poll(context).is_ready() {
-                if !std::mem::take(&mut this.came) {
+                if this.still.stands(!std::mem::take(&mut this.came)) {
                     return this.silent(longest);
                 }
-                idle.set(sleep(longest));
+                idle.set(sleep(look));
             }
             return Poll::Pending;
         };

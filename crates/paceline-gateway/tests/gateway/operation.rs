@@ -206,7 +206,7 @@ async fn a_request_that_gets_its_turn_while_the_gateway_ends_is_answered() {
 }
 
 /// Real time that a test does not wait for.
-async fn passes(time: Duration) {
+pub(crate) async fn passes(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;
     tokio::time::resume();

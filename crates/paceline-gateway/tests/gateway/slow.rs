@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
-use futures_util::stream;
+use futures_util::{StreamExt as _, stream};
 use http::{HeaderMap, HeaderValue};
 use http_body::Frame;
 use http_body_util::StreamBody;
@@ -14,6 +14,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
+use crate::bounds;
+use crate::operation::{page, passes};
 use crate::support::{OnDrop, Served, answer, upstream};
 
 /// A connection on which a request was sent.
@@ -123,4 +125,40 @@ async fn trailers_of_an_answer_reach_a_client_that_takes_them() {
     let mut text = String::new();
     sent(&served, head).await.read_to_string(&mut text).await.unwrap();
     assert!(text.contains("4\r\nbody\r\n0\r\nx-sum: 7\r\n"), "{text}");
+}
+
+/// The second event comes right after the first look.
+#[tokio::test]
+async fn a_stream_may_be_silent_for_its_bound_and_an_eighth_of_it() {
+    let more = Arc::new(Semaphore::new(0));
+    let goes_on = Arc::clone(&more);
+    let api = upstream(move |_: Request| {
+        let goes_on = Arc::clone(&goes_on);
+        let event = || Ok::<_, std::io::Error>("data: {}\n\n");
+        let second = stream::once(async move {
+            goes_on.acquire().await.expect("it is open").forget();
+            event()
+        });
+        let events = stream::iter([event()]).chain(second).chain(stream::pending());
+        async { answer(200, &[("content-type", "text/event-stream")], Body::from_stream(events)) }
+    });
+    let idle = Duration::from_secs(80);
+    let served = Served::new(api.await, "", bounds(|bounds| bounds.idle = idle));
+    let look = async || {
+        passes(Duration::from_secs(10)).await;
+        // The stream is asked meanwhile.
+        assert_eq!(page(&served, "/healthz").await.0, 200);
+    };
+    let mut got = served.post().send().await.expect("an answer");
+    assert!(got.chunk().await.expect("a piece").is_some());
+    look().await;
+    more.add_permits(1);
+    assert!(got.chunk().await.expect("a piece").is_some());
+    for _ in 0..8 {
+        assert_eq!(served.limiter.snapshot().account.concurrency.in_flight, 1);
+        look().await;
+    }
+    look().await;
+    assert!(got.chunk().await.is_err(), "after 80 to 90 s");
+    assert_eq!(served.limiter.snapshot().account.concurrency.in_flight, 0);
 }
