@@ -1,5 +1,6 @@
 //! A call that left: how it ended, what follows, and what is told of it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use paceline::{Class, Instant, NextAction, Permit, Timestamp, UnknownOutcome, cl
 use paceline_config::Money;
 use paceline_core::{Cost, Dimension, LimitReport, Outcome, format_duration};
 use paceline_http::{Call, NoAnswer};
-use paceline_providers::{Answer, Asked, Reading, SoFar, Usage, reference_to};
+use paceline_providers::{Answer, Asked, Reading, SoFar, Usage, model_of_path, reference_to};
 
 use crate::awaited::AwaitedAnswer;
 use crate::backend::Backend;
@@ -151,7 +152,7 @@ impl Departed {
         }
         if let Some(usage) = &reading.usage {
             upstream.metrics().used(&scope, usage);
-            client.used(usage, upstream.cost_of(&asked, usage));
+            client.used(usage, upstream.cost_of(&call.url, &asked, usage));
             if let (Some(known), Ok(answer)) = (&known, answer) {
                 let prompt = usage.prompt_tokens();
                 known.contexts.were_read(&named, prompt);
@@ -267,12 +268,13 @@ impl Backend {
         });
     }
 
-    fn cost_of(&self, asked: &Asked, usage: &Usage) -> Money {
+    fn cost_of(&self, url: &str, asked: &Asked, usage: &Usage) -> Money {
         let prices = &self.config().prices;
         if prices.is_empty() {
             return Money::default();
         }
-        prices.of(asked.model().unwrap_or_default()).of_usage(usage)
+        let model = asked.model().map(Cow::Borrowed).or_else(|| model_of_path(url).map(Cow::Owned));
+        prices.of(&model.unwrap_or_default()).of_usage(usage)
     }
 
     /// `unread`: the bytes of a body that was too long to be kept; the answer has none then.

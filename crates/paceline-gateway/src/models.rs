@@ -1,35 +1,13 @@
 //! The models that a request names: those alone that its client may name, wherever a server could read them.
 
 use std::borrow::Cow;
-use std::iter::once;
 
 use http::Method;
 use paceline_http::Call;
-use paceline_providers::{models_of, names_models, path_before};
+use paceline_providers::{models_in_path, models_of, names_models, path_before};
 
 use crate::headers::names_another_method;
 use crate::query;
-
-/// Parts of paths before the name of a model: Gemini's /v1beta/models/NAME:generateContent, Azure's
-/// /openai/deployments/NAME/chat/completions, Bedrock's /model/NAME/invoke. Those servers heed no model in the body.
-const BEFORE_MODEL: [&str; 4] = ["models", "deployments", "model", "engines"];
-
-/// The models that a path names by its form, and what else is asked to do something there as a model is: Gemini's
-/// /v1beta/tunedModels/NAME:generateContent.
-fn models_in(path: &str) -> impl Iterator<Item = &str> {
-    // Many servers take several slashes for one.
-    let parts = || path.split('/').filter(|part| !part.is_empty());
-    let pairs = once("").chain(parts()).zip(parts());
-    let is_named = |before: &str, part: &str| {
-        BEFORE_MODEL.iter().any(|known| before.eq_ignore_ascii_case(known)) || has_action(part)
-    };
-    pairs.filter(move |(before, part)| is_named(before, part)).map(|(_, part)| part)
-}
-
-/// Whether behind a colon stands what is to be done, and no version.
-fn has_action(part: &str) -> bool {
-    part.rsplit_once(':').is_some_and(|(_, action)| action.starts_with(|c: char| c.is_ascii_alphabetic()))
-}
 
 /// Whether a call changes nothing, whatever its server makes of it.
 pub(crate) fn only_reads(call: &Call) -> bool {
@@ -66,7 +44,7 @@ pub(crate) fn check(own: &[String], call: &Call, is_read: bool) -> Result<(), St
     let in_query: Vec<_> = in_query
         .flat_map(|(_, value)| value.split(',').map(|model| model.trim().to_owned()).collect::<Vec<_>>())
         .collect();
-    let in_path: Vec<_> = models_in(&path).filter(|_| !only_reads).collect();
+    let in_path: Vec<_> = models_in_path(&path).filter(|_| !only_reads).collect();
     let other = in_body.iter().chain(&in_query).map(String::as_str).find(|model| !may_name(model));
     let other = other.or_else(|| in_path.iter().copied().find(|part| !is_of_own(part)));
     let names_none = in_body.is_empty() && in_path.is_empty();

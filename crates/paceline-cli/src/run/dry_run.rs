@@ -339,17 +339,18 @@ impl Plan {
             part.tokens_in += tokens_in;
             part.tokens_out += tokens_out;
             // Of a request that names no model it is not known whether its answer is of tokens at all.
-            if bound.is_none() && line.model.is_some() {
+            let model = line.billed_model();
+            if bound.is_none() && model.is_some() {
                 self.unbounded += 1;
                 self.unbounded_tokens += ratio.output_tokens();
             }
-            line.model.as_deref().into_iter().for_each(|model| self.asks_for(model));
+            model.iter().for_each(|model| self.asks_for(model));
             let dearest = upstream.dialect.dearest_input(line.body.as_bytes()).max(100);
             self.writes |= dearest > 100;
             let priced = |model: &str, tokens_in: u64| {
                 upstream.prices.of(model).of_usage(&Usage::reserved(tokens_in, tokens_out, dearest))
             };
-            let model = line.model.as_deref().unwrap_or_default();
+            let model = model.as_deref().unwrap_or_default();
             let [one, most] = [tokens_in, most_in].map(|tokens| priced(model, tokens));
             cost = cost.saturating_add(one.units());
             self.most.0 = self.most.0.saturating_add(most_in.saturating_add(tokens_out));

@@ -398,3 +398,30 @@ fn a_call_that_a_gateways_fallback_lost_counts_with_the_price_of_its_step() {
     assert!(used > 0.001 * calls && used <= 0.005 + 0.003, "{used} by {calls} calls: {log}");
     assert!(log.contains("dear answers in place of m: its answers count with its own price"), "{log}");
 }
+
+/// Bedrock, Azure and Gemini have the model in the path, and their answers name none, or another.
+#[test]
+fn a_price_is_that_of_the_model_in_the_path_where_the_body_names_none() {
+    let usage = json!({"prompt_tokens": 1_000, "completion_tokens": 100});
+    let server = Server::new(move |_| Reply::new(200, &json!({"model": "another-2024-08-06", "usage": usage})));
+    for (path, model) in [
+        ("/openai/deployments/prod-chat/chat/completions", "prod-chat"),
+        ("/model/anthropic.claude-v2%3A1/converse", "anthropic.claude-v2:1"),
+        ("/v1beta/models/gemini-2.5-pro:generateContent", "gemini-2.5-pro"),
+    ] {
+        let line =
+            |n: usize| json!({"custom_id": n.to_string(), "method": "POST", "url": path, "body": {"max_tokens": 100}});
+        let job = Job::with_input(&(0..5).map(|n| line(n).to_string()).collect::<Vec<_>>().join("\n"));
+        let prices = format!("[upstream.generic.price]\n\"{model}\" = \"in=2.5,out=10\"\n\"*\" = \"in=0.1,out=0.1\"\n");
+        std::fs::write(job.path("paceline.toml"), prices).expect("writable");
+        let planned = job.run(&server).arg("--dry-run").args(["--json", "--budget-cost", "0.02"]).output();
+        let plan = ["run", "in.jsonl", "-o", "out.jsonl", "--dry-run", "--json", "--budget-cost", "0.02"];
+        let planned = job.paceline().args(plan).args(["--base-url", &server.url()]).output().expect("it runs");
+        let told = String::from_utf8_lossy(&planned.stderr);
+        let planned: Value = serde_json::from_slice(&planned.stdout).unwrap_or_else(|error| panic!("{error}: {told}"));
+        assert!(planned["cost"].as_f64().is_some_and(|cost| cost > 0.000_06), "{planned}");
+        let (code, log) = finish(job.run(&server).args(["--budget-cost", "0.02", "--json"]));
+        let used = job.summary()["budget"]["cost"]["used"].as_f64().expect("a sum");
+        assert!(code == 0 && (used - 0.017_5).abs() < 1e-9, "{used} {log}");
+    }
+}

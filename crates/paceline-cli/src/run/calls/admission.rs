@@ -85,7 +85,7 @@ impl Context {
                     return Ok(Admitted { budgeted, permit, room, place });
                 }
                 // It gives back what it reserved, and takes as much as calls may use by now, as soon as that is there.
-                () = budgeted.is_outgrown() => {}
+                () = budgeted.is_outgrown(|| expected().prompt) => {}
             }
         }
     }

@@ -57,6 +57,11 @@ impl Expected {
         larger(self.usage, Usage { input_tokens, output_tokens, ..Usage::default() })
     }
 
+    /// Whether its prompt holds more than text.
+    fn is_mixed(&self) -> bool {
+        self.size.is_some() && self.prompt.greatest.is_none()
+    }
+
     /// What it costs with that, where its whole prompt is written into a provider's cache if it may be.
     fn priced(&self, Usage { input_tokens, output_tokens, .. }: Usage) -> Usage {
         Usage::reserved(input_tokens, output_tokens, self.dearer.saturating_add(100))
@@ -130,6 +135,10 @@ struct Answers {
     /// As in the ledger.
     known: u64,
     open: u64,
+    /// The same of those to prompts that hold more than text, and the most tokens that such a prompt had.
+    known_mixed: u64,
+    open_mixed: u64,
+    longest_mixed: u64,
     /// The tokens of the longest one that exceeded the bound of its request; 0 where all kept to theirs.
     beyond: u64,
     /// The dearest model that answered in its place, where that costs more.
@@ -255,6 +264,8 @@ impl Budget {
     /// and then no more of them are under way than were answered, lest a short first answer speak for all. The
     /// first call of a model leaves alone in any case: it shows whether the server keeps to the bounds of requests.
     /// Where it does not, calls reserve as much as the longest answer had, and leave like those without a bound.
+    /// Of prompts that hold more than text, as pictures, no more of a model are under way than were answered, and each may be as
+    /// long as the longest of them.
     /// What is expected of it is asked for anew whenever others have ended: their answers tell more.
     ///
     /// # Errors
@@ -276,9 +287,12 @@ impl Budget {
                 let sum = self.expected(&expected, expected.usual(ledger.mean()));
                 let with = |sum: &Sum, input_tokens| larger(sum.usage, Usage { input_tokens, ..Usage::default() });
                 let asked = self.expected(&expected, with(&sum, expected.prompt.likely));
-                let held = self.expected(&expected, with(&asked, expected.prompt.most));
+                let is_mixed = expected.is_mixed();
+                let longest = if is_mixed { answers.longest_mixed } else { 0 };
+                let held = self.expected(&expected, with(&asked, expected.prompt.most.max(longest)));
                 let is_new = ledger.known < ledger.open;
-                let is_first = answers.known == 0 && answers.open > 0;
+                let is_first = answers.known == 0 && answers.open > 0
+                    || is_mixed && answers.open_mixed > 0 && answers.known_mixed <= answers.open_mixed;
                 let mut waits = is_first || (!expected.bounded || answers.beyond > 0) && is_new;
                 for (purse, limit) in self.limits.all() {
                     let used = ledger.used(purse);
@@ -297,7 +311,9 @@ impl Budget {
                     ledger.asked.add(Call { all: asked, ..Call::default() });
                     ledger.open += 1;
                     let is_new = !ledger.models.contains_key(&expected.model);
-                    ledger.models.entry(Arc::clone(&expected.model)).or_default().open += 1;
+                    let answers = ledger.models.entry(Arc::clone(&expected.model)).or_default();
+                    answers.open += 1;
+                    answers.open_mixed += u64::from(is_mixed);
                     if is_new {
                         self.tell_models(&mut ledger, &expected.model);
                     }
@@ -387,6 +403,14 @@ impl Budget {
                  differ"
             );
         }
+    }
+
+    /// Whether several calls hold more than there is by now.
+    fn has_too_little(&self) -> bool {
+        let ledger = self.ledger();
+        let is_over =
+            |(purse, limit): (BudgetKind, u64)| ledger.used(purse).saturating_add(ledger.reserved.of(purse)) > limit;
+        ledger.open > 1 && self.limits.all().any(is_over)
     }
 
     /// What a call costs that is expected to use that.

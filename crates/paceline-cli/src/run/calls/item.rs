@@ -1,5 +1,6 @@
 //! One try of one item: read its line, wait for a permit, send, read the answer, report it to the pacer.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -254,6 +255,7 @@ impl Context {
         if !item.body_unchanged(line.hashed) {
             return Err(InputBroken::Changed { line: item.line });
         }
+        let model = line.billed_model().map(Cow::into_owned);
         let mut headers = line.headers;
         if let Some(guest) = &self.guest {
             guest.leave_out(&mut headers);
@@ -269,7 +271,7 @@ impl Context {
             retries: self.budget.has_an_end().then_some(0),
         };
         let cost = self.sender.charge(&item.scope, &call);
-        let expected = self.expected(line.model.as_deref(), item, &call, &cost);
+        let expected = self.expected(model.as_deref(), item, &call, &cost);
         let tally = &item.tally;
         let request = Request {
             item: Some(self.number(item)),

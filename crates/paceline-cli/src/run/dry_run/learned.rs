@@ -48,8 +48,8 @@ impl Plan {
                 let bytes = input.read(Span { offset: row.src_off, len: row.src_len })?;
                 let line = format.read(&bytes, row.line).map_err(std::io::Error::other)?;
                 let usage = Usage { input_tokens: tokens_in, output_tokens: tokens_out, ..Usage::default() };
-                if let Some(model) = line.model.as_deref().filter(|model| !self.asked.contains(*model)) {
-                    self.asked.insert(model.to_owned());
+                if let Some(model) = line.billed_model().filter(|model| !self.asked.contains(&**model)) {
+                    self.asked.insert(model.into_owned());
                 }
                 ratios.settle(Arc::clone(&row.scope), line.body.as_bytes(), &usage);
                 self.answers += 1;

@@ -6,6 +6,7 @@ use std::fmt;
 use http::Method;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use paceline_config::CallNames;
+use paceline_providers::model_of_path;
 use paceline_store::{CustomId, End, LineForm, ResultBody, ResultLine};
 use serde_json::value::RawValue;
 
@@ -276,6 +277,11 @@ pub(crate) fn model(body: &str, param: &'static str) -> Result<Option<String>, F
 }
 
 impl Line<'_> {
+    /// The model that its call is billed as: that of its body, or of its path.
+    pub(crate) fn billed_model(&self) -> Option<Cow<'_, str>> {
+        self.model.as_deref().map(Cow::Borrowed).or_else(|| model_of_path(&self.url).map(Cow::Owned))
+    }
+
     /// What its scope follows from. Its group is its label.
     pub(crate) fn names(&self) -> CallNames<'_> {
         let (model, label) = (self.model.as_deref(), self.label.as_deref());

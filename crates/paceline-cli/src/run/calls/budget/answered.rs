@@ -148,6 +148,7 @@ impl Budget {
 mod tests {
     use futures_util::FutureExt as _;
     use paceline_config::Money;
+    use paceline_providers::PromptTokens;
     use paceline_store::ModelUsage;
 
     use super::super::tests::{bounded, left, table, tokens};
@@ -193,9 +194,9 @@ mod tests {
         first.answered_by(Some(AnsweredBy::Model("m".to_owned()))).settle(Some(tokens(10, 10)), || 0);
         let second = reserve().expect("known").expect("1.25 of 61.25");
         let third = reserve().expect("known").expect("1.25 of 60");
-        assert!(third.is_outgrown().now_or_never().is_none());
+        assert!(third.is_outgrown(PromptTokens::default).now_or_never().is_none());
         second.answered_by(Some(AnsweredBy::Model("dear".to_owned()))).settle(Some(tokens(10, 10)), || 0);
-        third.is_outgrown().now_or_never().expect("it reserves anew, before it leaves");
+        third.is_outgrown(PromptTokens::default).now_or_never().expect("it reserves anew, before it leaves");
         drop(third);
         let third = reserve().expect("at once").expect("20 of 41.25");
         let fourth = reserve().expect("at once").expect("20 of 21.25 left");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use paceline_config::Money;
-use paceline_providers::Usage;
+use paceline_providers::{PromptTokens, Usage};
 use paceline_store::ModelUsage;
 
 use super::answered::InPlace;
@@ -32,8 +32,9 @@ impl<'a> Reserved<'a> {
 }
 
 impl Reserved<'_> {
-    /// Waits until an answer of its model has shown that the call may use more than was reserved for it.
-    pub(crate) async fn is_outgrown(&self) {
+    /// Waits until answers have shown that the call may use more than was reserved for it, or that there is less than was
+    /// reserved. `known`: what its prompt may have by the answers so far.
+    pub(crate) async fn is_outgrown(&self, known: impl Fn() -> PromptTokens) {
         // Without an end nothing is reserved.
         if !self.budget.has_an_end() {
             return std::future::pending().await;
@@ -42,7 +43,11 @@ impl Reserved<'_> {
             let mut outgrew = std::pin::pin!(self.budget.outgrew.notified());
             outgrew.as_mut().enable();
             let answers = self.budget.ledger().models.get(&self.expected.model).cloned().unwrap_or_default();
-            if answers.beyond > self.expected.usage.output_tokens || answers.dearer != self.expected.dearer_model {
+            let is_longer = known().likely > self.expected.prompt.likely || self.budget.has_too_little();
+            if answers.beyond > self.expected.usage.output_tokens
+                || answers.dearer != self.expected.dearer_model
+                || is_longer
+            {
                 return;
             }
             outgrew.await;
@@ -164,14 +169,19 @@ impl Reserved<'_> {
         ledger.add_answers(counted, &self.budget.prices);
         ledger.known += counted.calls;
         ledger.unpriced += unpriced_of(counted, &self.budget.prices);
+        let is_mixed = self.expected.is_mixed();
         if let Some(answers) = ledger.models.get_mut(&self.expected.model) {
             answers.known += counted.calls;
+            if is_mixed {
+                answers.known_mixed += counted.calls;
+                answers.longest_mixed = answers.longest_mixed.max(one.tokens_in);
+            }
         }
         let usage = Usage { input_tokens: one.tokens_in, output_tokens: one.tokens_out, ..Usage::default() };
         let dearer = answered.iter().filter(|it| self.note_answered(&mut ledger, it, &usage)).count();
         self.budget.tell_exceeded(&ledger, &sum);
         drop(ledger);
-        if dearer > 0 {
+        if dearer > 0 || one.tokens_in > self.held.usage.input_tokens {
             self.budget.outgrew.notify_waiters();
         }
     }
@@ -231,9 +241,73 @@ impl Drop for Reserved<'_> {
             ledger.open -= 1;
             if let Some(answers) = ledger.models.get_mut(&self.expected.model) {
                 answers.open -= 1;
+                answers.open_mixed -= u64::from(self.expected.is_mixed());
             }
             drop(ledger);
             self.budget.settled.notify_waiters();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use paceline_config::Prices;
+    use paceline_providers::PromptSize;
+
+    use super::super::Limits;
+    use super::super::tests::{bounded, tokens};
+    use super::*;
+
+    /// A prompt had more tokens than its text says, while others wait for their permits.
+    #[tokio::test]
+    async fn calls_that_wait_for_their_permits_reserve_anew_once_less_is_left_than_they_hold() {
+        let limits = Limits { job_tokens: Some(1_000), ..Limits::default() };
+        let budget = Budget::new(limits, Prices::default(), &[], false);
+        let prompt = PromptTokens { greatest: Some(100), ..PromptTokens::default() };
+        let reserve = || budget.reserve(Expected { prompt, ..bounded(100, 20) }).now_or_never();
+        reserve().expect("at once").expect("fits").settle(Some(tokens(100, 20)), || 0);
+        let first = reserve().expect("at once").expect("fits");
+        let waiting: Vec<_> = (0..5).map(|_| reserve().expect("at once").expect("fits")).collect();
+        let mut outgrown = Box::pin(waiting[0].is_outgrown(PromptTokens::default));
+        assert!(outgrown.as_mut().now_or_never().is_none());
+        let longer = || PromptTokens { likely: 101, ..PromptTokens::default() };
+        assert!(waiting[1].is_outgrown(longer).now_or_never().is_some(), "answers have shown that its own is longer");
+        first.settle(Some(tokens(600, 20)), || 0);
+        outgrown.as_mut().now_or_never().expect("it is woken");
+        drop(outgrown);
+        assert!(waiting.iter().all(|call| call.is_outgrown(PromptTokens::default).now_or_never().is_some()));
+        drop(waiting);
+        let left: Vec<_> = std::iter::from_fn(|| reserve()?.ok()).collect();
+        assert_eq!(left.len(), 2, "of 260 tokens");
+        assert!(left.iter().all(|call| call.is_outgrown(PromptTokens::default).now_or_never().is_none()));
+    }
+
+    /// Pictures after text: no answer has shown how long such a prompt is.
+    #[tokio::test]
+    async fn of_prompts_that_hold_more_than_text_no_more_are_under_way_than_were_answered() {
+        let limits = Limits { job_tokens: Some(100_000), ..Limits::default() };
+        let budget = Budget::new(limits, Prices::default(), &[], false);
+        let reserve = |is_mixed: bool| {
+            let prompt =
+                PromptTokens { likely: 1_000, most: 1_000, greatest: (!is_mixed).then_some(1_000), expected: 1_000 };
+            let expected = Expected { size: Some(PromptSize::default()), prompt, ..bounded(1_000, 20) };
+            budget.reserve(expected).now_or_never()
+        };
+        let text = || reserve(false).expect("at once").expect("fits");
+        text().settle(Some(tokens(1_000, 20)), || 0);
+        let _meanwhile = [text(), text()];
+        let picture = || reserve(true).map(|reserved| reserved.expect("there is room"));
+        let first = picture().expect("one leaves");
+        assert!(picture().is_none(), "nothing is known of it");
+        first.settle(Some(tokens(25_000, 20)), || 0);
+        let second = picture().expect("one was answered");
+        assert!(picture().is_none());
+        second.settle(Some(tokens(2_000, 20)), || 0);
+        let two = [picture().expect("of 69,940 tokens"), picture().expect("two were answered")];
+        drop(two);
+        text().settle(Some(tokens(25_000, 20)), || 0);
+        let _one = picture().expect("each holds as much as the longest had");
+        assert!(picture().is_none(), "of 43,880 tokens");
     }
 }

@@ -407,18 +407,18 @@ async fn calls_that_wait_for_their_permits_reserve_anew_once_an_answer_breaks_it
     reserve().expect("at once").expect("fits").settle(Some(tokens(10, 20)), || 0);
     let first = reserve().expect("at once").expect("fits");
     let waiting: Vec<_> = (0..50).map(|_| reserve().expect("at once").expect("fits")).collect();
-    assert!(waiting.iter().all(|call| call.is_outgrown().now_or_never().is_none()));
-    let mut outgrown = Box::pin(waiting[0].is_outgrown());
+    assert!(waiting.iter().all(|call| call.is_outgrown(PromptTokens::default).now_or_never().is_none()));
+    let mut outgrown = Box::pin(waiting[0].is_outgrown(PromptTokens::default));
     assert!(outgrown.as_mut().now_or_never().is_none());
     first.settle(Some(tokens(10, 900)), || 0);
     outgrown.as_mut().now_or_never().expect("it is woken");
     drop(outgrown);
-    assert!(waiting.iter().all(|call| call.is_outgrown().now_or_never().is_some()));
+    assert!(waiting.iter().all(|call| call.is_outgrown(PromptTokens::default).now_or_never().is_some()));
     drop(waiting);
     let mut left = Vec::new();
     while let Some(reserved) = reserve() {
         let reserved = reserved.expect("there is room");
-        assert!(reserved.is_outgrown().now_or_never().is_none(), "it holds enough");
+        assert!(reserved.is_outgrown(PromptTokens::default).now_or_never().is_none(), "it holds enough");
         left.push(reserved);
     }
     assert_eq!(left.len(), 3, "of as many as were answered, and one more");
@@ -431,7 +431,7 @@ fn without_a_budget_no_call_reserves_anew() {
     let budget = Budget::default();
     let reserve = || budget.reserve(bounded(10, 20)).now_or_never().expect("at once").expect("no end");
     reserve().settle(Some(tokens(10, 900)), || 0);
-    assert!(reserve().is_outgrown().now_or_never().is_none());
+    assert!(reserve().is_outgrown(PromptTokens::default).now_or_never().is_none());
 }
 
 /// OpenAI's cache: a part of the prompts, and a price of its own.
