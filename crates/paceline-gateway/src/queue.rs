@@ -92,11 +92,11 @@ pub(crate) async fn hold(
     };
     // The upstream asked its last call to come back after the deadline, or so late is its next try due.
     if let Some(wait) = request.not_before.map(|due| due - limiter.now()).filter(|wait| *wait > left) {
-        let late = too_late(&WaitCause::NotBefore, Some(wait));
         // Before its first call a request has no due time, but where its client is to stay away.
-        return Err(match last {
-            Some(_) => late,
-            None => NotSent { refusal: away(upstream, wait), ..late },
+        let hold = upstream.trust.hold(request.caller, request.scope.name()).filter(|_| last.is_none());
+        return Err(match hold {
+            None => too_late(&WaitCause::NotBefore, Some(wait)),
+            Some(hold) => NotSent { refusal: away(upstream, wait), ..too_late(&hold.cause, Some(wait)) },
         });
     }
     // The requests ahead are no known wait, but how long they will take can be told, before this one is among them.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use paceline::{Class, Instant, PauseCause};
+use paceline::{Class, Instant, PauseCause, WaitCause};
 use paceline_core::{Belief, LimitReport, LimitScope, Refused, Witnesses, format_duration};
 use paceline_providers::Reading;
 use tokio::sync::watch;
@@ -66,9 +66,20 @@ impl InARow {
 /// Where one client stays away, and until when.
 #[derive(Debug, Default)]
 struct Away {
-    scopes: BTreeMap<Arc<str>, Instant>,
-    from_all: Option<Instant>,
+    scopes: BTreeMap<Arc<str>, Hold>,
+    from_all: Option<Hold>,
 }
+
+/// A client alone is to stay away until then.
+#[derive(Clone, Debug)]
+pub(crate) struct Hold {
+    pub(crate) until: Instant,
+    /// What all would wait for, were it the wait of all: it says whether a fallback may take the place of an answer.
+    pub(crate) cause: WaitCause,
+}
+
+/// The cause of a wait that a client was told, or of the time for which one that was refused stays away.
+const WAS_REFUSED: WaitCause = WaitCause::Gate { cause: PauseCause::Throttled { asked: true } };
 
 /// So many scopes of one client are kept: clients choose their names. One that is refused in more stays away from all.
 const MOST_AWAY: usize = 100;
@@ -161,7 +172,9 @@ impl Trust {
             reading.class == Class::Success || (reading.class == Class::Throttled && !reading.limits.is_empty());
         let now = upstream.limiter().now();
         let announced = self.leave_out_announced(upstream, &mut reading.limits, asker, tells);
-        announced.into_iter().for_each(|wait| self.stays_away(client.number(), Some(asker.scope), now, wait));
+        if let Some((wait, cause)) = announced {
+            self.is_held(client.number(), Some(asker.scope), now, wait, cause);
+        }
         let names_no_time = reading.class == Class::Throttled && reading.wait.is_none();
         if names_no_time && reading.reach != LimitScope::Item && client.has_others() {
             let own = self.own.refused(asker.scope, client.number(), upstream.stopwatch.now());
@@ -193,7 +206,7 @@ impl Trust {
         limits: &mut Vec<LimitReport>,
         asker: Asker<'_>,
         tells: bool,
-    ) -> Option<Duration> {
+    ) -> Option<(Duration, WaitCause)> {
         let client = asker.client?;
         let mut announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
         match upstream.sending.dialect.is_one_scope() {
@@ -237,7 +250,8 @@ impl Trust {
         let scope = (reach != LimitScope::Account).then(|| upstream.scope(asker.scope));
         let cause = match reading.class {
             Class::QuotaExhausted => PauseCause::QuotaUsedUp,
-            _ => PauseCause::Program,
+            // To a request that may not wait it stays down, as where it had stopped.
+            _ => PauseCause::ServerFails,
         };
         limiter.hold_for(scope.as_ref(), now + TESTED_SOON, cause);
         if !upstream.may_tell(Kind::TwoClients) {
@@ -255,12 +269,18 @@ impl Trust {
 
     /// A client, or a job, is refused for so long, in that scope or in all.
     pub(crate) fn stays_away(&self, client: u64, scope: Option<&Arc<str>>, now: Instant, wait: Duration) {
+        self.is_held(client, scope, now, wait, WAS_REFUSED);
+    }
+
+    /// A client, or a job, is held for so long, in that scope or in all.
+    fn is_held(&self, client: u64, scope: Option<&Arc<str>>, now: Instant, wait: Duration, cause: WaitCause) {
         let mut away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
         let Away { scopes, from_all } = away.entry(client).or_default();
-        scopes.retain(|_, until| *until > now);
+        scopes.retain(|_, hold| hold.until > now);
+        let hold = Hold { until: now + wait, cause };
         match scope.filter(|scope| scopes.len() < MOST_AWAY || scopes.contains_key(*scope)) {
-            Some(scope) => drop(scopes.insert(Arc::clone(scope), now + wait)),
-            None => *from_all = (*from_all).max(Some(now + wait)),
+            Some(scope) => drop(scopes.insert(Arc::clone(scope), hold)),
+            None => *from_all = later(from_all.take(), Some(hold)),
         }
         self.some_away.store(true, Ordering::Relaxed);
     }
@@ -298,10 +318,15 @@ impl Trust {
 
     /// Until when a client alone is to stay away from a scope, whose upstream has asked that of it.
     pub(crate) fn not_before(&self, client: Option<u64>, scope: &Arc<str>) -> Option<Instant> {
+        Some(self.hold(client, scope)?.until)
+    }
+
+    /// The same, and why.
+    pub(crate) fn hold(&self, client: Option<u64>, scope: &Arc<str>) -> Option<Hold> {
         let client = client.filter(|_| self.some_away.load(Ordering::Relaxed))?;
         let away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
         let Away { scopes, from_all } = away.get(&client)?;
-        scopes.get(scope).copied().max(*from_all)
+        later(scopes.get(scope).cloned(), from_all.clone())
     }
 
     fn passed(&self, upstream: &Backend, asker: Asker<'_>) {
@@ -334,6 +359,11 @@ impl Trust {
         let answered = self.answered.read().unwrap_or_else(PoisonError::into_inner);
         answered.len() >= MOST_PATHS || answered.contains(&hash_of(path))
     }
+}
+
+/// The hold that ends last.
+fn later(one: Option<Hold>, other: Option<Hold>) -> Option<Hold> {
+    one.into_iter().chain(other).max_by_key(|hold| hold.until)
 }
 
 /// For how long all are held at most by a long wait that one client was told.

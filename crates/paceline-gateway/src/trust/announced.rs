@@ -6,7 +6,7 @@ use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_core::{Dimension, LimitReport};
+use paceline_core::{Dimension, LimitReport, WaitCause};
 
 use super::told::SHORT;
 
@@ -39,7 +39,7 @@ impl Announced {
         client: u64,
         limits: &mut Vec<LimitReport>,
         tells: bool,
-    ) -> Option<Duration> {
+    ) -> Option<(Duration, WaitCause)> {
         if self.of_scopes.len() >= MOST_PATHS && !self.of_scopes.contains_key(scope) {
             return None;
         }
@@ -68,7 +68,12 @@ impl Announced {
     /// The same where many paths are one scope: what a path announces for longer than a minute, and for less where other paths
     /// announce something else: the server may mean that path, or what that client asks for, and what it refuses the others it
     /// tells them.
-    pub(super) fn of_path(&mut self, path: &str, limits: &mut Vec<LimitReport>, tells: bool) -> Option<Duration> {
+    pub(super) fn of_path(
+        &mut self,
+        path: &str,
+        limits: &mut Vec<LimitReport>,
+        tells: bool,
+    ) -> Option<(Duration, WaitCause)> {
         let is_long = |limit: &LimitReport| limit.reset.is_some_and(|reset| reset > SHORT);
         let mut hasher = DefaultHasher::new();
         { limits.iter() }.filter(|limit| !is_long(limit)).for_each(|limit| {
@@ -92,9 +97,12 @@ pub(super) fn hash_of(path: &str) -> u64 {
     hasher.finish()
 }
 
-/// When the last of them that is used up is so no longer.
-fn used_up(limits: &[LimitReport]) -> Option<Duration> {
-    limits.iter().filter(|limit| limit.remaining == Some(0)).filter_map(|limit| limit.reset).max()
+/// When the last of them that is used up is so no longer, and what is waited for until then.
+fn used_up(limits: &[LimitReport]) -> Option<(Duration, WaitCause)> {
+    let used_up = limits.iter().filter(|limit| limit.remaining == Some(0));
+    let (reset, last) = used_up.filter_map(|limit| Some((limit.reset?, limit))).max_by_key(|(reset, _)| *reset)?;
+    let (dimension, limit) = (last.dimension.clone(), last.limit.unwrap_or_default());
+    Some((reset, WaitCause::ServerLimit { dimension, limit, remaining: 0 }))
 }
 
 /// Which limits the paths announce that are one scope, by prints: no limits are one, too.
@@ -141,7 +149,7 @@ mod tests {
     fn told(announced: &mut Announced, client: u64, limits: &[LimitReport]) -> (usize, Option<u64>) {
         let mut limits = limits.to_vec();
         let away = announced.of_client(&Arc::from("m"), client, &mut limits, true);
-        (limits.len(), away.map(|away| away.as_secs()))
+        (limits.len(), away.map(|(away, _)| away.as_secs()))
     }
 
     #[test]

@@ -120,6 +120,36 @@ async fn a_stopped_account_a_used_up_quota_and_a_long_pause_give_way_at_once() {
     }
 }
 
+/// With keys, too: what the upstream asks of one client alone is no reason to give that one less.
+#[tokio::test]
+async fn a_client_that_alone_was_told_to_wait_or_refused_gives_way_as_all_would() {
+    let throttled = r#"{"error":{"message":"later","code":"rate_limit_exceeded"}}"#;
+    let key = r#"{"error":{"message":"no","code":"invalid_api_key"}}"#;
+    for (status, headers, body) in [
+        (429, &[("retry-after", "3600")][..], throttled),
+        (429, &[("retry-after", "90")], throttled),
+        (429, &[("retry-after", "30")], throttled),
+        (503, &[("retry-after", "3600")], "{}"),
+        (401, &[], key),
+    ] {
+        for keys in [&["a"][..], &["a", "b"], &["a", "b", "c"]] {
+            let (down, calls) = counted(move |_| answer(status, headers, body)).await;
+            let steps = quick("[\"other\"]");
+            let served = Served::all(&[("api", down, &steps), ("other", echo().await, "")], Bounds::default());
+            serve_to(&served, keys.iter().map(|key| client(key, &[])).collect());
+            // A wait that was told is heeded at once; a key is doubted once two were refused.
+            let tells = !headers.is_empty();
+            let first = if tells { &keys[..1] } else { keys };
+            for key in first.iter().chain(&["a", "a"]) {
+                let post = served.post().header("x-paceline-key", format!("pk-{key}"));
+                let (status, fallback, ..) = got(post.header("x-paceline-deadline", "3s")).await;
+                assert_eq!((status, fallback.as_deref()), (200, Some("other")), "{key}: {headers:?} {body} {keys:?}");
+            }
+            assert!(!tells || calls.count() == 1, "{headers:?} {keys:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn waits_for_limits_and_wrong_requests_do_not_fall_back() {
     let steps = quick("[\"other\"]");
