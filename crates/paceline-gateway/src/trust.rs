@@ -14,7 +14,7 @@ use paceline_core::{Belief, LimitReport, LimitScope, Refused, Witnesses, format_
 use paceline_providers::Reading;
 use tokio::sync::watch;
 
-use self::announced::{Announced, MOST_PATHS, hash_of};
+use self::announced::{Announced, MOST_PATHS, UsedUp, hash_of};
 use self::own::Own;
 use self::told::{SHORT, Told};
 use crate::backend::Backend;
@@ -111,12 +111,12 @@ impl Trust {
         if let Some(client) = asker.client {
             self.keeps_to_itself(upstream, reading, client, asker);
         }
-        let told = reading.wait.filter(|wait| asker.client.is_some() && *wait > SHORT);
+        let told = told_for_long(reading).filter(|_| asker.client.is_some());
         match reading.class {
             Class::Success => return self.passed(upstream, asker),
             Class::Account => {}
             Class::QuotaExhausted if reading.wait.is_none() => {}
-            Class::QuotaExhausted | Class::Throttled | Class::Overloaded | Class::Transient if told.is_some() => {}
+            _ if told.is_some() => {}
             _ => return,
         }
         // Where scopes are accounts of their own, no refusal reaches further.
@@ -126,7 +126,7 @@ impl Trust {
         }
         let (belief, is_news) = self.believed(upstream, reading.reach, told.is_some(), asker);
         if is_news && upstream.may_tell(Kind::OneClient) {
-            note_first(upstream, reading, told, asker);
+            note_first(upstream, &reading.reason(), told, asker);
         }
         let in_a_row = told.is_none().then(|| self.refused.refused()).flatten();
         if let Some(times) = in_a_row.filter(|_| upstream.may_tell(Kind::InARow)) {
@@ -142,7 +142,7 @@ impl Trust {
         if let Some((client, wait)) = number.zip(told) {
             let scope = (!is_of_account).then_some(asker.scope);
             self.stays_away(client, scope, upstream.limiter().now(), wait);
-            let most = longest_for_all(upstream, belief, wait, reading, asker);
+            let most = longest_for_all(upstream, belief, wait, &reading.reason(), asker);
             // A shorter wait than that of a limit of a day says nothing of such a limit.
             (reading.wait, reading.long_period) = (Some(wait.min(most)), reading.long_period && wait <= most);
         }
@@ -172,8 +172,8 @@ impl Trust {
             reading.class == Class::Success || (reading.class == Class::Throttled && !reading.limits.is_empty());
         let now = upstream.limiter().now();
         let announced = self.leave_out_announced(upstream, &mut reading.limits, asker, tells);
-        if let Some((wait, cause)) = announced {
-            self.is_held(client.number(), Some(asker.scope), now, wait, cause);
+        if let Some(used_up) = announced {
+            self.has_used_up(upstream, used_up, reading, client, asker);
         }
         let names_no_time = reading.class == Class::Throttled && reading.wait.is_none();
         if names_no_time && reading.reach != LimitScope::Item && client.has_others() {
@@ -198,15 +198,41 @@ impl Trust {
         self.stays_away(client.number(), place, now, wait);
     }
 
+    /// A limit of which that client was told that nothing is left is a wait of its own. Where it may be that of all, it is
+    /// weighed as one, if the answer tells no such wait itself.
+    fn has_used_up(
+        &self,
+        upstream: &Backend,
+        UsedUp { wait, cause, may_be_of_all }: UsedUp,
+        reading: &Reading,
+        client: &Client,
+        asker: Asker<'_>,
+    ) {
+        let now = upstream.limiter().now();
+        if may_be_of_all && told_for_long(reading).is_none() {
+            let (belief, is_news) = self.believed(upstream, LimitScope::Scope, true, asker);
+            let why = cause.to_string();
+            if is_news && upstream.may_tell(Kind::OneClient) {
+                note_first(upstream, &why, Some(wait), asker);
+            }
+            if !matches!(belief, Belief::Alone | Belief::Doubted) {
+                let most = wait.min(longest_for_all(upstream, belief, wait, &why, asker));
+                let scope = upstream.scope(asker.scope);
+                upstream.limiter().hold_for(Some(&scope), now + most, PauseCause::QuotaUsedUp);
+            }
+        }
+        self.is_held(client.number(), Some(asker.scope), now, wait, cause);
+    }
+
     /// Leaves out of what an answer to a client with a key announces the limits that are its own, or those of its path.
-    /// `tells`: an answer of that kind says what there is. Returns for how long the client itself is to stay away.
+    /// `tells`: an answer of that kind says what there is. Returns what the client itself is to wait for.
     pub(crate) fn leave_out_announced(
         &self,
         upstream: &Backend,
         limits: &mut Vec<LimitReport>,
         asker: Asker<'_>,
         tells: bool,
-    ) -> Option<(Duration, WaitCause)> {
+    ) -> Option<UsedUp> {
         let client = asker.client?;
         let mut announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
         match upstream.sending.dialect.is_one_scope() {
@@ -361,19 +387,24 @@ impl Trust {
     }
 }
 
+/// The wait of more than a minute that an answer asks for.
+fn told_for_long(reading: &Reading) -> Option<Duration> {
+    let asks = |class| {
+        matches!(
+            class,
+            Class::QuotaExhausted | Class::Throttled | Class::Overloaded | Class::Transient | Class::Account
+        )
+    };
+    reading.wait.filter(|wait| asks(reading.class) && *wait > SHORT)
+}
+
 /// The hold that ends last.
 fn later(one: Option<Hold>, other: Option<Hold>) -> Option<Hold> {
     one.into_iter().chain(other).max_by_key(|hold| hold.until)
 }
 
 /// For how long all are held at most by a long wait that one client was told.
-fn longest_for_all(
-    upstream: &Backend,
-    belief: Belief,
-    wait: Duration,
-    reading: &Reading,
-    asker: Asker<'_>,
-) -> Duration {
+fn longest_for_all(upstream: &Backend, belief: Belief, wait: Duration, reason: &str, asker: Asker<'_>) -> Duration {
     match belief {
         Belief::First(_) => TESTED_SOON,
         Belief::Second(..) if !upstream.may_tell(Kind::TwoClients) => TESTED,
@@ -382,10 +413,9 @@ fn longest_for_all(
                 upstream = upstream.name(),
                 scope = &**asker.scope,
                 client = asker.name,
-                "a second client is told to wait, for {}: all others wait for {}, until a call of a third one tests it: {}",
+                "a second client is told to wait, for {}: all others wait for {}, until a call of a third one tests it: {reason}",
                 format_duration(wait),
-                format_duration(wait.min(TESTED)),
-                reading.reason()
+                format_duration(wait.min(TESTED))
             );
             TESTED
         }
@@ -394,8 +424,8 @@ fn longest_for_all(
 }
 
 /// Logs the first refusal of a place.
-fn note_first(upstream: &Backend, reading: &Reading, told: Option<Duration>, asker: Asker<'_>) {
-    let (upstream, scope, client, reason) = (upstream.name(), &**asker.scope, asker.name, reading.reason());
+fn note_first(upstream: &Backend, reason: &str, told: Option<Duration>, asker: Asker<'_>) {
+    let (upstream, scope, client) = (upstream.name(), &**asker.scope, asker.name);
     match (told, asker.client) {
         (Some(wait), _) => tracing::warn!(
             upstream,

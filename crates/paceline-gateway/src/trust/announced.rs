@@ -6,7 +6,7 @@ use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_core::{Dimension, LimitReport, WaitCause};
+use paceline_core::{Dimension, LimitReport, RefillMode, WaitCause};
 
 use super::told::SHORT;
 
@@ -18,7 +18,25 @@ pub(super) struct Announced {
 }
 
 /// The limits that a client was told last, by what they count, and which of several of that they are.
-type Limits = BTreeMap<(Dimension, usize), u64>;
+type Limits = BTreeMap<(Dimension, usize), Known>;
+
+/// A limit of which a client was told.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    limit: u64,
+    /// An answer said that something of it was left.
+    was_left: bool,
+}
+
+/// A limit of a client's own of which nothing is left.
+#[derive(Debug)]
+pub(crate) struct UsedUp {
+    /// Until there is some again.
+    pub(super) wait: Duration,
+    pub(super) cause: WaitCause,
+    /// It may be that of all, for longer than a minute, and no other client was told that any of it was left.
+    pub(super) may_be_of_all: bool,
+}
 
 /// So many paths or scopes are kept: clients choose them. Of other paths it is not known that they have never answered.
 pub(super) const MOST_PATHS: usize = 1_000;
@@ -31,49 +49,52 @@ const FEWER: u64 = 2;
 
 impl Announced {
     /// Leaves out the limits that are those of one client's calls alone: where half of the others in that scope were told
-    /// much larger ones, or more. `tells`: the answer is of a kind that announces them. Returns for how long the client itself is
-    /// to stay away.
+    /// much larger ones, or more, and those that are used up for longer than a minute, where no other was told that some of it
+    /// was left. `tells`: the answer is of a kind that announces them. Returns what the client itself is to wait for.
     pub(super) fn of_client(
         &mut self,
         scope: &Arc<str>,
         client: u64,
         limits: &mut Vec<LimitReport>,
         tells: bool,
-    ) -> Option<(Duration, WaitCause)> {
+    ) -> Option<UsedUp> {
         if self.of_scopes.len() >= MOST_PATHS && !self.of_scopes.contains_key(scope) {
             return None;
         }
         let clients = self.of_scopes.entry(Arc::clone(scope)).or_default();
-        let (mut told, mut own) = (Limits::new(), Vec::new());
+        let (mut told, mut own, mut may_be_of_all) = (Limits::new(), Vec::new(), false);
+        let before = clients.get(&client);
         limits.retain(|report| {
             // One kind may have several, such as of a minute and of a day.
             let nth = { told.keys() }.filter(|(dimension, _)| *dimension == report.dimension).count();
             let (what, Some(limit)) = ((report.dimension.clone(), nth), report.limit) else { return true };
             let others = clients.iter().filter(|(other, _)| **other != client);
             let of_others: Vec<_> = others.map(|(_, limits)| limits.get(&what)).collect();
-            told.insert(what, limit);
+            let is_left = report.remaining != Some(0);
+            let was_left = before.and_then(|limits| limits.get(&what)).is_some_and(|known| known.was_left);
+            told.insert(what, Known { limit, was_left: is_left || was_left });
             // A client that is told none has as many as it likes.
-            let is_larger = |other: &&Option<&u64>| other.is_none_or(|other| *other / FEWER >= limit.max(1));
+            let is_larger = |other: &&Option<&Known>| other.is_none_or(|other| other.limit / FEWER >= limit.max(1));
             let larger = of_others.iter().filter(is_larger).count();
             let is_its_own = larger > 0 && 2 * larger >= of_others.len();
-            own.extend(is_its_own.then(|| report.clone()));
-            !is_its_own
+            let is_known = of_others.iter().flatten().any(|other| other.was_left);
+            // One of a kind that is not known holds no one for so long.
+            let is_long = until_some(report).is_some_and(|wait| wait > SHORT && report.restores != RefillMode::Unknown);
+            let is_untested = !is_its_own && is_long && !is_known;
+            may_be_of_all |= is_untested;
+            own.extend((is_its_own || is_untested).then(|| report.clone()));
+            !is_its_own && !is_untested
         });
         if tells && (clients.len() < MOST_CLIENTS || clients.contains_key(&client)) {
             clients.insert(client, told);
         }
-        used_up(&own)
+        used_up(&own, may_be_of_all)
     }
 
     /// The same where many paths are one scope: what a path announces for longer than a minute, and for less where other paths
     /// announce something else: the server may mean that path, or what that client asks for, and what it refuses the others it
     /// tells them.
-    pub(super) fn of_path(
-        &mut self,
-        path: &str,
-        limits: &mut Vec<LimitReport>,
-        tells: bool,
-    ) -> Option<(Duration, WaitCause)> {
+    pub(super) fn of_path(&mut self, path: &str, limits: &mut Vec<LimitReport>, tells: bool) -> Option<UsedUp> {
         let is_long = |limit: &LimitReport| limit.reset.is_some_and(|reset| reset > SHORT);
         let mut hasher = DefaultHasher::new();
         { limits.iter() }.filter(|limit| !is_long(limit)).for_each(|limit| {
@@ -86,7 +107,7 @@ impl Announced {
         let is_its_own = |limit: &LimitReport| !are_of_all || is_long(limit);
         let (own, of_all): (Vec<_>, Vec<_>) = limits.drain(..).partition(is_its_own);
         *limits = of_all;
-        used_up(&own)
+        used_up(&own, false)
     }
 }
 
@@ -97,12 +118,23 @@ pub(super) fn hash_of(path: &str) -> u64 {
     hasher.finish()
 }
 
-/// When the last of them that is used up is so no longer, and what is waited for until then.
-fn used_up(limits: &[LimitReport]) -> Option<(Duration, WaitCause)> {
-    let used_up = limits.iter().filter(|limit| limit.remaining == Some(0));
-    let (reset, last) = used_up.filter_map(|limit| Some((limit.reset?, limit))).max_by_key(|(reset, _)| *reset)?;
+/// How long the first request must wait for a limit that is used up; none where something is left. How much is back earlier
+/// than at the reset is known of requests alone: a call takes one of them.
+fn until_some(limit: &LimitReport) -> Option<Duration> {
+    let reset = limit.reset.filter(|_| limit.remaining == Some(0))?;
+    let units = match (limit.restores, &limit.dimension) {
+        (RefillMode::Gradually, Dimension::Requests) => limit.limit.unwrap_or(1),
+        _ => 1,
+    };
+    Some(reset / u32::try_from(units.max(1)).unwrap_or(u32::MAX))
+}
+
+/// The one of them that is used up for the longest.
+fn used_up(limits: &[LimitReport], may_be_of_all: bool) -> Option<UsedUp> {
+    let waits = limits.iter().filter_map(|limit| Some((until_some(limit)?, limit)));
+    let (wait, last) = waits.max_by_key(|(wait, _)| *wait)?;
     let (dimension, limit) = (last.dimension.clone(), last.limit.unwrap_or_default());
-    Some((reset, WaitCause::ServerLimit { dimension, limit, remaining: 0 }))
+    Some(UsedUp { wait, cause: WaitCause::ServerLimit { dimension, limit, remaining: 0 }, may_be_of_all })
 }
 
 /// Which limits the paths announce that are one scope, by prints: no limits are one, too.
@@ -135,21 +167,19 @@ impl OfPaths {
 
 #[cfg(test)]
 mod tests {
-    use paceline_core::RefillMode;
-
     use super::*;
 
     fn report(dimension: Dimension, limit: u64, remaining: u64, reset: u64) -> LimitReport {
         let reset = Some(Duration::from_secs(reset));
         let (limit, remaining) = (Some(limit), Some(remaining));
-        LimitReport { dimension, limit, remaining, reset, window: None, restores: RefillMode::default() }
+        LimitReport { dimension, limit, remaining, reset, window: None, restores: RefillMode::AtOnce }
     }
 
     /// What is left of the limits of that answer, and for how long its client stays away, in seconds.
     fn told(announced: &mut Announced, client: u64, limits: &[LimitReport]) -> (usize, Option<u64>) {
         let mut limits = limits.to_vec();
         let away = announced.of_client(&Arc::from("m"), client, &mut limits, true);
-        (limits.len(), away.map(|(away, _)| away.as_secs()))
+        (limits.len(), away.map(|away| away.wait.as_secs()))
     }
 
     #[test]
@@ -170,6 +200,18 @@ mod tests {
             "used up for all"
         );
         assert_eq!(told(&mut announced, 1, &[report(Dimension::Requests, 6_000, 0, 59)]), (1, None), "it has moved");
+    }
+
+    #[test]
+    fn a_limit_that_is_used_up_for_long_is_that_of_all_once_another_was_told_that_some_of_it_was_left() {
+        let mut announced = Announced::default();
+        let of = |remaining| [report(Dimension::Requests, 1_000, remaining, 3_600)];
+        assert_eq!(told(&mut announced, 1, &of(900)), (1, None));
+        assert_eq!(told(&mut announced, 1, &of(0)), (0, Some(3_600)), "by its own word");
+        assert_eq!(told(&mut announced, 2, &of(0)), (1, None), "the first has used what is gone");
+        assert_eq!(told(&mut announced, 1, &of(0)), (0, Some(3_600)), "the second never had any of it");
+        let bit_by_bit = [LimitReport { restores: RefillMode::Gradually, ..of(0)[0].clone() }];
+        assert_eq!(told(&mut announced, 1, &bit_by_bit), (1, None), "one is back after 3.6 s");
     }
 
     #[test]

@@ -411,3 +411,32 @@ async fn what_one_client_is_refused_again_and_again_while_others_pass_slows_that
     assert!(away.0 == 429 && away.2.contains("has refused this client, or told it to wait"), "{}", away.2);
     assert_eq!(post(&served, "other", "m", "well").await.0, 200);
 }
+
+/// Else one answer to one client takes a model from all others for a month, which none of them tests.
+#[tokio::test]
+async fn a_limit_that_one_client_is_told_is_used_up_for_long_holds_the_others_for_a_moment() {
+    const USED_UP: [(&str, &str); 3] = [
+        ("x-ratelimit-limit-requests", "1"),
+        ("x-ratelimit-remaining-requests", "0"),
+        ("x-ratelimit-reset-requests", "86400s"),
+    ];
+    const AND_WAIT: [(&str, &str); 4] = [USED_UP[0], USED_UP[1], USED_UP[2], ("retry-after", "86400")];
+    for (status, headers, body) in [
+        (200, &USED_UP[..], OK),
+        (400, &USED_UP, SLOW_DOWN),
+        (403, &USED_UP, SLOW_DOWN),
+        (429, &USED_UP, SLOW_DOWN),
+        (429, &AND_WAIT, SLOW_DOWN),
+        (500, &USED_UP, SLOW_DOWN),
+    ] {
+        let at = upstream(move |_: Request| async move { answer(status, headers, body) });
+        let served = Served::new(at.await, "retry = { max_retries = 0 }", Bounds::default());
+        serve_to(&served, ["big", "other", "third"].map(|name| client(name, &[])).into());
+        assert_eq!(post(&served, "big", "m", "").await.0, status);
+        let held = post(&served, "other", "m", "").await;
+        assert!(waits(&held, "10s", "9."), "{status}: {}", held.2);
+        let away = post(&served, "big", "m", "").await;
+        assert!(is_a_day(&away.2), "{status}: {}", away.2);
+        assert_eq!(post(&served, "other", "another", "").await.1, "1", "{status}");
+    }
+}
