@@ -22,7 +22,7 @@ use tokio::time::timeout;
 
 use crate::bounds::{Bounds, Held};
 use crate::clients::Client;
-use crate::connector::{self, Connector, for_proxy};
+use crate::connector::{self, Connector, Taken, for_proxy};
 use crate::departed::Departed;
 use crate::fallback::{self, Step};
 use crate::metrics::Metrics;
@@ -389,6 +389,9 @@ impl Backend {
         let address = Uri::try_from(join_url(&self.sending.base_url, &call.url))
             .map_err(|error| NoAnswer::Connect(format!("the address of the call is none: {error}")))?;
         let is_plain = address.scheme_str() == Some("http");
+        let is_stream = body.is_stream();
+        // A prompt has an answer with a body, and the most calls are prompts.
+        let may_end = is_stream || call.method != Method::POST || !self.config.provider.is_language_model();
         let request = |body| {
             let mut request = Request::new(body);
             *request.method_mut() = call.method.clone();
@@ -397,7 +400,9 @@ impl Backend {
             if !self.for_proxy.is_empty() {
                 request.headers_mut().extend(self.for_proxy.clone());
             }
-            self.client.request(request)
+            let taken = may_end.then(|| Taken::by(&mut request, is_stream));
+            let answer = self.client.request(request);
+            async move { answer.await.inspect(|answer| taken.into_iter().for_each(|taken| taken.answered(answer.status()))) }
         };
         let whole = body.whole();
         let sent = async {

@@ -10,11 +10,13 @@ use std::time::Duration;
 
 use http::header::PROXY_AUTHORIZATION;
 use http::uri::Scheme;
-use http::{HeaderMap, Uri};
+use http::{HeaderMap, Method, Request, StatusCode, Uri};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::client::legacy::connect::proxy::Tunnel;
-use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
+use hyper_util::client::legacy::connect::{
+    CaptureConnection, Connected, Connection, HttpConnector, capture_connection,
+};
 use hyper_util::client::proxy::matcher::Intercept;
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
@@ -99,6 +101,32 @@ impl Service<Uri> for Connector {
             };
             timeout(longest, connecting).await.map_err(|_| late())?
         })
+    }
+}
+
+/// The connection that a call takes, where it may have to carry no other: behind an answer that has no body, or that came before
+/// the body of its request, a server may send bytes at any time, and nothing tells them from the next answer.
+pub(crate) struct Taken {
+    connection: CaptureConnection,
+    method: Method,
+    is_stream: bool,
+}
+
+impl Taken {
+    /// By that request, whose body goes on as it comes (`is_stream`) or is held.
+    pub(crate) fn by<Body>(request: &mut Request<Body>, is_stream: bool) -> Self {
+        Self { connection: capture_connection(request), method: request.method().clone(), is_stream }
+    }
+
+    /// An answer of that status has begun.
+    pub(crate) fn answered(self, status: StatusCode) {
+        let has_no_body = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        if !(has_no_body || self.is_stream || self.method == Method::HEAD) {
+            return;
+        }
+        let connected = self.connection.connection_metadata();
+        // HTTP/2 says of each byte which answer it is of.
+        connected.iter().filter(|connected| !connected.is_negotiated_h2()).for_each(Connected::poison);
     }
 }
 

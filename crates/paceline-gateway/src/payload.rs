@@ -247,6 +247,11 @@ impl Outgoing {
         Self { first: Some(bytes), rest: None }
     }
 
+    /// Whether it goes on as it comes.
+    pub(crate) const fn is_stream(&self) -> bool {
+        self.rest.is_some()
+    }
+
     /// Its bytes, where all of it is held.
     pub(crate) fn whole(&self) -> Option<Bytes> {
         self.first.clone().filter(|_| self.rest.is_none())

@@ -253,6 +253,32 @@ async fn an_answer_without_a_body_has_none() {
     }
 }
 
+/// Behind such answers the next bytes may be the rest of this one, which the next client would get.
+#[tokio::test]
+async fn a_connection_whose_answer_has_no_body_or_came_before_that_of_its_request_carries_no_other_call() {
+    let bodyless = |status: &'static str| format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\n\r\n");
+    for (method, answer, sent) in [
+        ("HEAD", bodyless("200 OK"), ""),
+        ("GET", bodyless("304 Not Modified"), ""),
+        ("DELETE", "HTTP/1.1 204 No Content\r\n\r\n".to_owned(), ""),
+        ("POST", bodyless("200 OK") + "{}", "more than is held"),
+    ] {
+        let raw = super::raw::Raw::new(move |seen| match seen.path().ends_with("/after") {
+            true => super::raw::OK.to_vec(),
+            false => answer.clone().into(),
+        });
+        let mut bounds = impatient();
+        bounds.largest_body = 4;
+        let served = Served::new(raw.address, ONCE, bounds);
+        for (method, path, body) in [[(method, "x", sent), ("GET", "after", "")]; 5].concat() {
+            let request = served.client.request(method.parse().expect("a method"), format!("{}/{path}", served.url));
+            request.body(body).send().await.expect("it is there").bytes().await.expect("it is there");
+        }
+        let connections: Vec<_> = raw.seen().iter().map(|seen| seen.connection).collect();
+        assert!(connections.chunks(2).all(|two| two[0] < two[1]), "{method}: {connections:?}");
+    }
+}
+
 #[tokio::test]
 async fn an_upstream_that_hangs_does_not_hold_up_another() {
     let hangs = faulty(|stream| async move {

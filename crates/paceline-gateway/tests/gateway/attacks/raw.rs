@@ -18,6 +18,8 @@ pub(crate) struct Seen {
     /// Up to the empty line.
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
+    /// The number of the connection that it came on.
+    pub(crate) connection: usize,
 }
 
 impl Seen {
@@ -45,11 +47,14 @@ impl Raw {
         let (seen, answer) = (Arc::new(Mutex::new(Vec::new())), Arc::new(answer));
         let all = Arc::clone(&seen);
         tokio::spawn(async move {
+            let mut connection = 0;
             while let Ok((mut stream, _)) = listener.accept().await {
+                connection += 1;
                 let (all, answer) = (Arc::clone(&all), Arc::clone(&answer));
                 tokio::spawn(async move {
                     let mut rest = Vec::new();
                     while let Some(request) = next(&mut stream, &mut rest).await {
+                        let request = request.map(|seen| Seen { connection, ..seen });
                         let bytes = request.as_ref().map(|seen| answer(seen));
                         all.lock().expect("no panic").push(request.clone());
                         // The gateway may have gone away, which is seen there.
@@ -93,7 +98,7 @@ async fn next(stream: &mut TcpStream, rest: &mut Vec<u8>) -> Option<Result<Seen,
         return Some(Err("a head that is no text".to_owned()));
     };
     rest.drain(..end + 4);
-    let mut seen = Seen { head, body: Vec::new() };
+    let mut seen = Seen { head, body: Vec::new(), connection: 0 };
     if let Err(wrong) = check(&seen) {
         return Some(Err(format!("{wrong}: {:?}", seen.head)));
     }
