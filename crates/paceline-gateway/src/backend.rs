@@ -334,9 +334,12 @@ impl Backend {
     pub(crate) fn call(&self, parts: http::request::Parts, path: String, body: bytes::Bytes) -> Call {
         let has_key = self.sending.headers.values().any(HeaderValue::is_sensitive);
         let path = if has_key { self.without_keys(path) } else { path };
-        let is_known = parts.extensions.get::<Arc<Client>>().is_some();
-        let mut headers = headers::to_upstream(parts.headers, &self.sending.headers, is_known);
-        if has_key && is_known && self.config.provider.is_language_model() {
+        let client = parts.extensions.get::<Arc<Client>>();
+        let mut headers = headers::to_upstream(parts.headers, &self.sending.headers, client.is_some());
+        if let Some(client) = client.filter(|_| has_key) {
+            headers::set_apart(&mut headers, self.sending.idempotency_header.as_ref(), client.name());
+        }
+        if has_key && client.is_some() && self.config.provider.is_language_model() {
             // Its answers are JSON: in two parts a key that is repeated there would be found in neither.
             [header::RANGE, header::IF_RANGE].iter().for_each(|name| drop(headers.remove(name)));
         }

@@ -96,12 +96,16 @@ impl Guest {
         (until > self.backend.limiter().now()).then_some(until)
     }
 
-    /// Leaves out the header fields of a client that do not go on, as for a request that it sends itself.
+    /// Leaves out the header fields of a client that do not go on, as for a request that it sends itself, and sets apart what it
+    /// calls the request by.
     pub fn leave_out(&self, headers: &mut HeaderMap) {
         let has_key = self.backend.sending.headers.values().any(HeaderValue::is_sensitive);
         headers::leave_out(headers, has_key, self.owner.is_some());
         if let Some(owner) = &self.owner {
             (owner.clients)().remove_keys(headers);
+            if has_key {
+                headers::set_apart(headers, self.backend.sending.idempotency_header.as_ref(), &owner.name);
+            }
         }
     }
 

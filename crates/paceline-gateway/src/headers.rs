@@ -13,6 +13,7 @@ use paceline_http::gateway::{CLIENT, DEADLINE, PRIORITY, RETRIES};
 use paceline_providers::secrets::{Secrets, is_secret_name};
 use paceline_providers::{is_loopback, is_loopback_host};
 use percent_encoding::percent_decode_str;
+use sha2::{Digest as _, Sha256};
 
 use crate::refusal::Refusal;
 
@@ -195,6 +196,27 @@ pub(crate) fn leave_out(headers: &mut HeaderMap, has_key: bool, is_known: bool) 
     });
 }
 
+/// By this a server takes two requests for one, where it looks at no other field.
+const SAME_REQUEST: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// Sets apart what clients call their requests by, in that field and in the upstream's `own`: under the one key of the upstream
+/// the same name of two clients would be one request, and one of them would get the other's answer. What stands there is made of
+/// both names, as a UUID, which the servers take that bound it.
+pub(crate) fn set_apart(headers: &mut HeaderMap, own: Option<&HeaderName>, client: &str) {
+    for name in own.filter(|name| **name != SAME_REQUEST).into_iter().chain([&SAME_REQUEST]) {
+        if let header::Entry::Occupied(mut field) = headers.entry(name) {
+            field.iter_mut().for_each(|value| *value = of_client(client, value));
+        }
+    }
+}
+
+fn of_client(client: &str, name: &HeaderValue) -> HeaderValue {
+    let hash = Sha256::new().chain_update(client).chain_update([0]).chain_update(name).finalize();
+    let half = hash.first_chunk().copied().unwrap_or_default();
+    let text = uuid::Builder::from_custom_bytes(half).into_uuid().to_string();
+    HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static("-"))
+}
+
 /// Removes a client's keys.
 pub(crate) fn remove_keys(headers: &mut HeaderMap) {
     OF_CLIENTS.iter().for_each(|name| drop(headers.remove(name)));
@@ -267,6 +289,25 @@ mod tests {
         let names = |headers: HeaderMap| headers.keys().map(|name| name.as_str().to_owned()).collect::<Vec<_>>();
         let kept = names(to_upstream(of_proxies, &own, true));
         assert_eq!(kept, ["x-kept", "accept-encoding", "authorization", "anthropic-version"]);
+    }
+
+    #[test]
+    fn what_clients_call_their_requests_by_is_their_own() {
+        let named = |name: &'static str, value: &'static str, client: &str| {
+            let mut headers = map(&[(name, value), ("x-kept", value)]);
+            set_apart(&mut headers, Some(&HeaderName::from_static("x-once")), client);
+            assert_eq!(headers["x-kept"], value);
+            headers[name].to_str().expect("a text").to_owned()
+        };
+        let of_a = named("idempotency-key", "LIVE", "a");
+        assert_eq!(of_a, named("idempotency-key", "LIVE", "a"), "the same at each try, and in each process");
+        assert_eq!((of_a.len(), of_a.contains("LIVE")), (36, false), "{of_a}");
+        for (name, value, client) in
+            [("idempotency-key", "LIVE", "b"), ("idempotency-key", "live", "a"), ("idempotency-key", "IVE", "aL")]
+        {
+            assert_ne!(of_a, named(name, value, client), "{value} of {client}");
+        }
+        assert_eq!(of_a, named("x-once", "LIVE", "a"));
     }
 
     #[test]

@@ -365,6 +365,7 @@ fn lines_of_a_batch_carry_no_more_of_their_client_than_its_requests_do() {
     of_line["headers"] = fields.iter().map(|name| (*name, "1")).collect();
     of_line["headers"]["x-team"] = format!("a{}", keys[1]).into();
     of_line["headers"]["x-trace"] = "stays".into();
+    of_line["headers"]["idempotency-key"] = "LIVE".into();
     let service = Service::start(&job, &server, &[]);
     let all = OfClients { job: &job, service, order: String::new() };
     let post = |path: &str, body: &Value| all.ask(&keys[0], Method::POST, path, &body.to_string());
@@ -386,6 +387,7 @@ fn lines_of_a_batch_carry_no_more_of_their_client_than_its_requests_do() {
     let arrival = &server.arrivals()[0];
     let went: Vec<_> = fields.iter().chain(&["x-team"]).filter(|name| arrival.headers.contains_key(**name)).collect();
     assert!(went.is_empty() && arrival.headers["x-trace"] == "stays", "{went:?}");
+    assert_ne!(arrival.headers["idempotency-key"], "LIVE", "that name is the client's own");
     of_line["body"]["model"] = format!("x{}", keys[1]).into();
     all.until(&keys[0], &begun(&of_line), |batch| batch["status"] == "failed");
     let mut elsewhere = order(&upload(&of_line), "24h");

@@ -63,6 +63,32 @@ async fn without_a_key_that_is_known_nothing_passes_but_health() {
     assert_eq!(*keys.lock().await, [KEY], "the client's key does not go on");
 }
 
+/// Else the provider gives one client the answer that it keeps for the other.
+#[tokio::test]
+async fn two_clients_that_call_their_requests_alike_send_two_requests_under_the_upstreams_key() {
+    let at = upstream(async |request: Request| {
+        let field = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or("none");
+        answer(200, &[], format!("{} {}", field("idempotency-key"), field("x-once")))
+    });
+    let at = at.await;
+    for (settings, is_apart) in [("", true), ("idempotency_header = \"X-Once\"", true), (NO_KEY, false)] {
+        let served = Served::new(at, settings, Bounds::default());
+        let sent = async |key: &str| {
+            let post = served.post().header("x-paceline-key", format!("pk-{key}")).header("idempotency-key", "LIVE");
+            let post = if settings.contains("X-Once") { post.header("x-once", "ONCE") } else { post };
+            post.send().await.expect("an answer").text().await.expect("a text")
+        };
+        let without_keys = sent("a").await;
+        assert!(without_keys.starts_with("LIVE ") && !without_keys.contains('-'), "{without_keys}");
+        serve_to(&served, ["a", "b"].map(|name| client(name, &[])).into());
+        let [first, again, other] = [sent("a").await, sent("a").await, sent("b").await];
+        assert_eq!(first, again, "the same request");
+        let are_apart = first.split(' ').zip(other.split(' ')).all(|(a, b)| a != b || a == "none");
+        assert_eq!(are_apart, is_apart, "{first} {other}");
+        assert_eq!(first.contains("LIVE") || first.contains("ONCE"), !is_apart, "{first}");
+    }
+}
+
 #[tokio::test]
 async fn no_key_of_a_client_reaches_an_upstream_in_a_query() {
     let echo = |request: Request| async move { answer(200, &[], format!("{} {:?}", request.uri(), request.headers())) };
