@@ -29,19 +29,23 @@ pub(super) fn remove_keys<Body, Of>(clients: &BTreeMap<KeyHash, Of>, request: &m
     let letters: String = key.unwrap_or_default().chars().filter(char::is_ascii_alphanumeric).collect();
     remove_where(request.headers_mut(), |name, value| {
         shows(value)
+            || has_a_key_as_name(clients, name)
             || (letters.len() >= LEAST_WITHIN
                 && name.as_str().len() > letters.len()
                 && letters_of(name).contains(&letters))
     });
 }
 
-/// Removes the header fields that have a key of a client in their value, of the line of a batch.
+/// Removes the header fields that have a key of a client in them, of the line of a batch.
 pub(super) fn remove_fields<Of>(clients: &BTreeMap<KeyHash, Of>, headers: &mut HeaderMap) {
-    remove_where(headers, |_, value| has_a_key(clients, value));
+    remove_where(headers, |name, value| has_a_key(clients, value) || has_a_key_as_name(clients, name));
 }
 
 fn remove_where(headers: &mut HeaderMap, shows: impl Fn(&HeaderName, &str) -> bool) {
-    let with_key = headers.iter().filter(|(name, value)| shows(name, &String::from_utf8_lossy(value.as_bytes())));
+    let with_key = headers.iter().filter(|(name, value)| {
+        let value = String::from_utf8_lossy(value.as_bytes());
+        shows(name, &query::decoded_often(&value))
+    });
     let with_key: Vec<_> = with_key.map(|(name, _)| name.clone()).collect();
     with_key.iter().for_each(|name| drop(headers.remove(name)));
 }
@@ -85,6 +89,11 @@ fn has_a_whole_key<Of>(clients: &BTreeMap<KeyHash, Of>, text: &str) -> bool {
     shaped.any(|key| clients.contains_key(&KeyHash::of(key)))
 }
 
+/// The same in the name of a header field, where `-` may stand for `_`.
+fn has_a_key_as_name<Of>(clients: &BTreeMap<KeyHash, Of>, name: &HeaderName) -> bool {
+    name.as_str().len() >= LEAST_WITHIN && has_a_whole_key(clients, &name.as_str().replace('-', "_"))
+}
+
 /// A request that has a key where others would see it.
 pub(super) fn misplaced(place: &str) -> Refusal {
     Refusal::bad_request(format!(
@@ -116,6 +125,18 @@ mod tests {
             let mut headers = HeaderMap::from_iter([(HeaderName::from_static("x-a"), glued.parse().expect("a value"))]);
             remove_fields(&clients, &mut headers);
             assert!(headers.is_empty());
+        }
+        let (dashed, encoded) = (other.replace('_', "-"), format!("k={}; z=1", other.replace('_', "%5f")));
+        for (name, value) in
+            [(&*other, "1"), (&dashed, "1"), (&format!("x-{other}"), "1"), (&own, "1"), ("cookie", &encoded)]
+        {
+            let field = || HeaderName::from_bytes(name.as_bytes()).expect("a name");
+            let request = Request::builder().uri("/api/x").header("x-api-key", &own).header(field(), value);
+            let mut request = request.body(()).expect("a request");
+            assert!(Clients::admit(&clients, &mut request).is_ok() && request.headers().is_empty(), "{name}");
+            let mut headers = HeaderMap::from_iter([(field(), value.parse().expect("a value"))]);
+            remove_fields(&clients, &mut headers);
+            assert!(headers.is_empty(), "{name}");
         }
         assert!(!has_a_key(&clients, &own.replace('a', "0")) && !has_a_key(&clients, "pl_é"));
     }
