@@ -101,7 +101,8 @@ impl Body for Pieces {
 
 /// What belonged to the connection of the upstream does not go to the client.
 fn to_client(head: &mut Parts) {
-    headers::remove_those_of_connection(&mut head.headers, |_| false);
+    // An upstream's own would say something of calls that this gateway has not made.
+    headers::remove_those_of_connection(&mut head.headers, headers::is_of_the_gateway);
     // Words that the server chose may be the key that it was sent.
     head.extensions.remove::<ReasonPhrase>();
     head.version = Version::default();
@@ -115,14 +116,15 @@ pub(crate) fn ended(
     retries: u32,
 ) -> Result<Response<AnswerBody>, Refusal> {
     match answer {
-        Ok(mut answer) => {
+        Ok(answer) => {
+            let mut answer = whole(answer);
             if !class.is_final() {
                 answer.headers_mut().insert(gateway::RETRIES, retries.into());
             }
             if matches!(class, Class::Transient | Class::Overloaded) {
                 stop_retries(answer.headers_mut());
             }
-            Ok(whole(answer))
+            Ok(answer)
         }
         Err(error) => {
             let status = match error {

@@ -128,8 +128,6 @@ pub(crate) async fn forward(
         refusal.into_response().map(whole_body)
     });
     let fields = answer.headers_mut();
-    // An upstream's own would say something of calls that this gateway has not made.
-    [gateway::FALLBACK, gateway::UNKNOWN, gateway::UNKNOWN_AT].iter().for_each(|name| drop(fields.remove(*name)));
     let waited = record.waited.as_millis() as u64;
     fields.insert(const { HeaderName::from_static(gateway::WAITED) }, headers::number(waited));
     fields.insert(const { HeaderName::from_static(gateway::ATTEMPTS) }, headers::number(record.calls.into()));

@@ -54,16 +54,11 @@ pub(crate) fn letters_of(name: &HeaderName) -> String {
 /// A client's key for the gateway, where the fields above carry one for the upstream. It goes no further.
 pub(crate) const KEY: HeaderName = HeaderName::from_static("x-paceline-key");
 
-/// Fields that go no further: they are for the gateway, or its own connection to the upstream has others.
-const FOR_NO_UPSTREAM: [HeaderName; 7] = [
-    header::HOST,
-    header::EXPECT,
-    KEY,
-    HeaderName::from_static(CLIENT),
-    HeaderName::from_static(DEADLINE),
-    HeaderName::from_static(PRIORITY),
-    HeaderName::from_static(RETRIES),
-];
+/// Whether a field of that name is one between a gateway and its clients, whatever it says, or means nothing yet. None goes on:
+/// to an upstream, or from one.
+pub(crate) fn is_of_the_gateway(name: &HeaderName) -> bool {
+    name.as_str().starts_with("x-paceline-")
+}
 
 /// A request that may wait for longer is a job for `paceline run`.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(86_400);
@@ -190,7 +185,9 @@ pub(crate) fn to_upstream(mut headers: HeaderMap, own: &HeaderMap, is_known: boo
 /// has one of its own.
 pub(crate) fn leave_out(headers: &mut HeaderMap, has_key: bool, is_known: bool) {
     remove_those_of_connection(headers, |name| {
-        FOR_NO_UPSTREAM.contains(name)
+        // The gateway's own connection to the upstream has others.
+        matches!(*name, header::HOST | header::EXPECT)
+            || is_of_the_gateway(name)
             || (has_key && (OF_CLIENTS.contains(name) || OF_ACCOUNTS.contains(name)))
             || (has_key && is_known && (is_of_a_proxy(name) || names_another_method(name)))
     });
@@ -264,6 +261,8 @@ mod tests {
             ("x-private", "1"),
             ("x-paceline-priority", "batch"),
             ("x-paceline-client", "nightly"),
+            ("x-paceline-attempts", "1"),
+            ("x-paceline-upstream", "other"),
             ("accept-encoding", "gzip"),
             ("host", "127.0.0.1:4747"),
             ("x-kept", "1"),

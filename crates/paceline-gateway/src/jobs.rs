@@ -69,14 +69,13 @@ impl Jobs {
     /// Takes the line of a job of the client of that number.
     /// `check` refuses a text that others must not see.
     fn take(&self, client: u64, body: &[u8], check: impl Fn(&str) -> Result<(), Refusal>) -> Result<(), Refusal> {
-        let JobMessage { id, mut line } = serde_json::from_slice(body)
+        let JobMessage { mut id, mut line } = serde_json::from_slice(body)
             .map_err(|error| Refusal::bad_request(format!("/api/jobs: this is no line of a job: {error}")))?;
-        let texts = [&mut line.name, &mut line.upstream, &mut line.state].into_iter().chain(&mut line.waits);
+        let texts = [&mut id, &mut line.name, &mut line.upstream, &mut line.state].into_iter().chain(&mut line.waits);
         for text in texts {
             check(text)?;
             *text = text.chars().take(LONGEST_TEXT).collect();
         }
-        let id: String = id.chars().take(LONGEST_TEXT).collect();
         let now = self.clock.now();
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.retain(|_, (at, _)| now - *at < SILENT);
@@ -177,6 +176,10 @@ mod tests {
         assert_eq!(done(&jobs), Some(74 + 2 + 5));
         tokio::time::advance(SILENT).await;
         jobs.take(1, &line("more", 1, "job"), |_| Ok(())).expect("the others are forgotten");
+        let has_key = |text: &str| (!text.contains("pl_")).then_some(()).ok_or_else(|| Refusal::bad_request("a key"));
+        for (id, name) in [("pl_", "job"), ("8", "pl_")] {
+            assert!(jobs.take(1, &line(id, 1, name), has_key).is_err(), "{id} {name}");
+        }
         assert!(jobs.take(1, b"{}", |_| Ok(())).is_err() && jobs.take(1, b"no", |_| Ok(())).is_err());
     }
 }

@@ -159,8 +159,10 @@ impl Flags {
         let config = upstream::loaded(self.overrides(), everywhere)?.direct();
         let names = self.names(&config);
         if let ([_, _, ..], Some(flag)) = (&names[..], self.flag_for_one()) {
+            // All others have the names of their flags there.
+            let name = if flag == "--max-retries" { " (retry.max_retries)" } else { "" };
             return Err(Failure::refused(format!(
-                "{flag} is for one upstream, and there are {}: {}; set it in paceline.toml, or choose one with --upstream",
+                "{flag} is for one upstream, and there are {}: {}; set it in paceline.toml{name}, or choose one with --upstream",
                 names.len(),
                 names.join(", ")
             )));

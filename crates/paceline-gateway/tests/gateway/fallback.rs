@@ -362,9 +362,23 @@ async fn a_step_whose_call_may_have_been_done_is_named() {
 
 #[tokio::test]
 async fn what_an_upstream_says_of_a_fallback_is_not_said_of_this_one() {
-    let fields = [("x-paceline-fallback", "static"), ("x-paceline-unknown", "7"), ("x-paceline-unknown-at", "x")];
-    let served = Served::new(counted(move |_| answer(200, &fields, "{}")).await.0, "", Bounds::default());
-    let got = served.post().send().await.unwrap();
-    assert_eq!(got.headers()["x-paceline-attempts"], "1");
-    assert!(fields.iter().all(|(name, _)| !got.headers().contains_key(*name)), "{:?}", got.headers());
+    let fields = [
+        ("x-paceline-fallback", "static"),
+        ("x-paceline-unknown", "7"),
+        ("x-paceline-unknown-at", "x"),
+        ("x-paceline-retries", "9"),
+        ("x-paceline-of-tomorrow", "1"),
+        ("x-paceline-attempts", "7"),
+    ];
+    for (status, body) in [(200, "{}"), (404, "{}"), (500, "{}")] {
+        let at = counted(move |_| answer(status, &fields, body)).await.0;
+        let served = Served::new(at, "retry = { max_retries = 0 }", Bounds::default());
+        let got = served.post().send().await.unwrap();
+        let of_gateways = got.headers().iter().filter(|(name, _)| name.as_str().starts_with("x-paceline-"));
+        let mut of_gateways: Vec<_> = of_gateways.filter(|(name, _)| *name != "x-paceline-waited-ms").collect();
+        of_gateways.retain(|(name, value)| !(status == 500 && *name == "x-paceline-retries" && *value == "0"));
+        of_gateways.retain(|(name, _)| !(status == 500 && *name == "x-paceline-unknown"));
+        assert_eq!(of_gateways.len(), 1, "{of_gateways:?}");
+        assert_eq!(got.headers()["x-paceline-attempts"], "1");
+    }
 }

@@ -111,7 +111,7 @@ async fn list_files(State(service): State<Arc<Service>>, query: AskedPage) -> An
     let query = asked(query)?;
     let mut all = service.files.all();
     all.retain(|file| query.purpose.as_ref().is_none_or(|purpose| file.purpose == *purpose));
-    query.of(all, 10_000, 10_000, |file| &file.id).map(Json)
+    query.of(all, 10_000, 10_000, |file| (file.created_at, &file.id), |id| service.files.gone(id)).map(Json)
 }
 
 async fn file(State(service): State<Arc<Service>>, Path(id): Path<String>) -> Answer<FileObject> {
@@ -192,7 +192,7 @@ async fn create(
 }
 
 async fn list_batches(State(service): State<Arc<Service>>, query: AskedPage) -> Answer<Page<Batch>> {
-    asked(query)?.of(service.all(), 100, 20, |batch| &batch.id).map(Json)
+    asked(query)?.of(service.all(), 100, 20, |batch| (batch.created_at, &batch.id), |_| None).map(Json)
 }
 
 async fn batch(State(service): State<Arc<Service>>, Path(id): Path<String>) -> Answer<Batch> {

@@ -1,6 +1,6 @@
 //! Files that clients uploaded, and those with the results of batches: a folder for each, with its content and its record.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,9 @@ const CONTENT: &str = "content";
 
 /// Folders with that name are no files yet, or no files any more: a start deletes them.
 const UNFINISHED: &str = "unfinished-";
+
+/// So many files are known that were deleted: as many as the longest page has.
+const MOST_GONE: usize = 10_000;
 
 /// The purpose of the input of batches.
 pub(super) const BATCH: &str = "batch";
@@ -45,6 +48,8 @@ pub(super) struct FileObject {
 pub(super) struct Files {
     folder: PathBuf,
     known: Mutex<BTreeMap<String, FileObject>>,
+    /// When those were created that were deleted last: a client that deletes what it lists reads on behind them.
+    gone: Mutex<VecDeque<(String, i64)>>,
 }
 
 /// A file on its way. Dropped, it is gone.
@@ -70,7 +75,7 @@ impl Files {
                 Err(error) => tracing::warn!("{} is left alone: {error}", entry.path().display()),
             }
         }
-        Ok(Self { folder, known: Mutex::new(known) })
+        Ok(Self { folder, known: Mutex::new(known), gone: Mutex::default() })
     }
 
     /// Begins a file.
@@ -156,14 +161,24 @@ impl Files {
     /// Deletes a known file.
     pub(super) fn delete(&self, id: &str) -> io::Result<()> {
         let mut known = self.known();
-        if known.contains_key(id) {
+        if let Some(file) = known.get(id) {
             let gone = self.folder.join(format!("{UNFINISHED}{}", Uuid::now_v7().simple()));
             std::fs::rename(self.folder.join(id), &gone)?;
+            let mut deleted = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+            deleted.truncate(MOST_GONE - 1);
+            deleted.push_front((file.id.clone(), file.created_at));
+            drop(deleted);
             known.remove(id);
             drop(known);
             std::fs::remove_dir_all(gone)?;
         }
         Ok(())
+    }
+
+    /// When a file was created that was deleted lately.
+    pub(super) fn gone(&self, id: &str) -> Option<i64> {
+        let gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        gone.iter().find(|(of, _)| of == id).map(|(_, at)| *at)
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<String, FileObject>> {
