@@ -11,19 +11,18 @@ use crate::tasks::closed_scopes::ClosedScopes;
 use crate::text;
 
 impl Stopped {
-    /// What is stopped here, and the store knows no longer: another worker has found it open.
+    /// What is stopped here or still to be tested, and the store knows no longer: another worker has found it open.
     pub(super) fn take_up_found_open(&mut self, kept: &ClosedScopes) {
         let (kept, told) = (kept.by_name(), self.told.by_name());
-        let is_gone = |name: &Arc<str>, stop: &Stop| {
-            (stop.is_of_another || told.contains_key(&**name)) && !kept.contains_key(&**name)
+        let is_gone = |(name, stop): &(&Arc<str>, &Stop)| {
+            (stop.is_of_another || told.contains_key(&***name)) && !kept.contains_key(&***name)
         };
-        let gone: Vec<Arc<str>> =
-            self.scopes.iter().filter(|(name, stop)| is_gone(name, stop)).map(|(name, _)| Arc::clone(name)).collect();
+        let closed = self.scopes.iter().chain(&self.suspects);
+        let gone: Vec<Arc<str>> = closed.filter(is_gone).map(|(name, _)| Arc::clone(name)).collect();
         for name in gone {
             tracing::info!(scope = &*name, "another worker has found the scope open, and all of its items go on");
-            if let Some(mut stop) = self.scopes.remove(&name) {
-                self.take_up.append(&mut stop.left);
-            }
+            let stops = [self.scopes.remove(&name), self.suspects.remove(&name)];
+            stops.into_iter().flatten().for_each(|mut stop| self.take_up.append(&mut stop.left));
             self.found_open.insert(name);
         }
     }

@@ -316,6 +316,39 @@ async fn what_one_worker_has_stopped_the_others_do_not_call_until_one_finds_it_o
     assert!(two.1.try_acquire(request).is_ok(), "a person has opened it");
 }
 
+/// `retry` of an item whose host is mended: the worker that gets it first lets others test the host, and the other worker does.
+#[tokio::test]
+async fn what_another_worker_has_found_open_is_open_also_for_one_that_was_to_test_it() {
+    let (store, clock) = (MemoryStore::new(WorkClock::system()), WorkClock::system());
+    store.insert(["a", "b"].map(|key| NewItem::new(key, "1")).into()).await.expect("room");
+    let items = store.list(Default::default(), 0, 2).await.expect("a memory");
+    let limiter = Limiter::new(PacerConfig::default()).expect("sensible");
+    let [one, two] = [(); 2].map(|()| StoppedScopes::new(true));
+    let saves = async || {
+        for worker in [&one, &two, &one, &two] {
+            worker.save(&store, &clock, &limiter).await.expect("a memory");
+        }
+    };
+    for (first, finder) in [(&one, &two), (&two, &one)] {
+        one.stop("gone", Why::SameFailure, "it is gone");
+        saves().await;
+        for worker in [&one, &two] {
+            assert!(worker.keeps_back(&items[0], HANDED_OUT, "gone", || {}).is_some());
+        }
+        assert!(first.keeps_back(&sent_for(&items[1], 1), HANDED_OUT, "gone", || {}).is_none(), "it waits for a test");
+        saves().await;
+        assert!(finder.keeps_back(&sent_for(&items[1], 1), HANDED_OUT, "gone", || {}).is_none(), "it tests");
+        assert!(!finder.heard("gone", Class::Success, false));
+        saves().await;
+        assert_eq!(ClosedScopes::of(&store, clock.wall()).await.expect("a memory"), ClosedScopes::default());
+        for worker in [&one, &two] {
+            assert!(worker.keeps_back(&items[0], HANDED_OUT, "gone", || {}).is_none());
+            assert!(worker.lock().take_up.contains("a"), "what was left goes on");
+            worker.lock().take_up.clear();
+        }
+    }
+}
+
 /// Each worker of a store tells of what it has stopped; and of a hold that two know the later end counts.
 #[tokio::test]
 async fn what_several_workers_have_stopped_is_kept_of_all() {
