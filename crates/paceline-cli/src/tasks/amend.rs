@@ -91,7 +91,7 @@ pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
     let group = filter.group.clone();
     let open = held_ones(&*store, &open).await?;
     // What a retry makes wait has other states.
-    let mut scopes = ClosedScopes::of(&*store, clock::wall()).await.map_err(Failure::interrupted)?;
+    let mut scopes = ClosedScopes::of(&*store).await.map_err(Failure::interrupted)?;
     scopes.retain_of(&*store, filter.clone()).await.map_err(Failure::interrupted)?;
     scopes.retain(|name| !open.iter().any(|opened| opened == name));
     let Retried { changed, may_be_done } = match (again, since) {
@@ -106,7 +106,7 @@ pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
         (false, _) => retry_items(&*store, filter.clone(), all, &only_status).await?,
     };
     if !open.is_empty() {
-        closed_scopes::open(&*store, &open, clock::wall()).await.map_err(Failure::interrupted)?;
+        closed_scopes::open(&*store, &open).await.map_err(Failure::interrupted)?;
         opened::open(&*store, &open, &filter).await.map_err(Failure::interrupted)?;
     }
     let items = text::counted(may_be_done, "item");
@@ -151,7 +151,7 @@ pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
 /// The scopes that are to be opened, by their whole names: a host may be named without its port where that is plain. Refuses what
 /// is not held.
 async fn held_ones(store: &dyn WorkStore, open: &[String]) -> Result<Vec<String>, Failure> {
-    let scopes = ClosedScopes::of(store, clock::wall()).await.map_err(Failure::interrupted)?;
+    let scopes = ClosedScopes::of(store).await.map_err(Failure::interrupted)?;
     let held: Vec<&str> = scopes.holds().map(|held| held.name.as_str()).collect();
     let whole = |scope: &String| {
         if held.contains(&scope.as_str()) {

@@ -53,8 +53,11 @@ pub(crate) struct ClosedScope {
     pub(crate) name: String,
     /// What stopped it; none where it is held until a time.
     pub(crate) why: Option<Why>,
-    /// Until when it is held, in milliseconds since 1970.
+    /// Until when it is held, by the clock of the store: in milliseconds since 1970.
     pub(crate) until_ms: Option<i64>,
+    /// When that was noted, by the same clock: it is held for the time between the two, also where the clock was wrong then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) noted_ms: Option<i64>,
     /// The same for people.
     pub(crate) reason: String,
     /// What they can do.
@@ -107,6 +110,18 @@ struct Kept {
     scopes: Vec<ClosedScope>,
 }
 
+/// Those of a store, as a worker reads them.
+pub(crate) struct Read {
+    pub(crate) scopes: ClosedScopes,
+    /// The text that the store has of them.
+    pub(crate) text: Option<String>,
+    /// The time by the clock of the store.
+    pub(crate) now: Timestamp,
+}
+
+/// Below this the clock of the store is being corrected.
+const STEP_MS: i64 = 1_000;
+
 /// As the store keeps them.
 pub(crate) fn encode(scopes: Vec<ClosedScope>) -> String {
     serde_json::to_string(&Kept { version: VERSION, scopes }).expect("texts and numbers are always JSON")
@@ -129,7 +144,8 @@ const OPENED: &str = "a person has opened it, and the next call tests it";
 ///
 /// # Errors
 /// An error of the store.
-pub(crate) async fn open(store: &dyn WorkStore, scopes: &[String], now: Timestamp) -> Result<(), WorkError> {
+pub(crate) async fn open(store: &dyn WorkStore, scopes: &[String]) -> Result<(), WorkError> {
+    let now = store.now().await?;
     shared_text::change(store, NAME, |before| {
         let mut kept = ClosedScopes::parse(before, now);
         let opened = kept.0.iter_mut().filter(|scope| scope.why.is_none() && scopes.contains(&scope.name));
@@ -144,24 +160,39 @@ impl ClosedScopes {
     ///
     /// # Errors
     /// An error of the store.
-    pub(crate) async fn of(store: &dyn WorkStore, now: Timestamp) -> Result<Self, WorkError> {
-        Ok(Self::read(store, now).await?.0)
+    pub(crate) async fn of(store: &dyn WorkStore) -> Result<Self, WorkError> {
+        let text = store.load_state(NAME).await?;
+        Ok(Self::parse(text.as_deref(), store.now().await?))
     }
 
-    /// The same, with the text that the store has of them.
+    /// The same, for a worker: holds that were noted by a clock which was wrong are noted anew.
     ///
     /// # Errors
     /// An error of the store.
-    pub(crate) async fn read(store: &dyn WorkStore, now: Timestamp) -> Result<(Self, Option<String>), WorkError> {
-        let text = store.load_state(NAME).await?;
-        Ok((Self::parse(text.as_deref(), now), text))
+    pub(crate) async fn read(store: &dyn WorkStore) -> Result<Read, WorkError> {
+        loop {
+            let text = store.load_state(NAME).await?;
+            let now = store.now().await?;
+            let (scopes, begun_anew) = Self::parsed(text.as_deref(), now);
+            if begun_anew == 0 {
+                return Ok(Read { scopes, text, now });
+            }
+            replace(store, text.as_deref(), &scopes.encode()).await?;
+        }
     }
 
     fn parse(text: Option<&str>, now: Timestamp) -> Self {
+        Self::parsed(text, now).0
+    }
+
+    /// With how many holds begin at present.
+    fn parsed(text: Option<&str>, now: Timestamp) -> (Self, usize) {
         let kept = text.and_then(|text| serde_json::from_str::<Kept>(text).ok());
         let mut scopes = kept.filter(|kept| kept.version == VERSION).map(|kept| kept.scopes).unwrap_or_default();
-        scopes.retain(|scope| scope.why.is_some() || scope.until_ms.is_some_and(|until| until > now.as_millis()));
-        Self(scopes)
+        let now = now.as_millis();
+        let begun_anew = scopes.iter_mut().filter_map(|scope| scope.begin_anew(now)).count();
+        scopes.retain(|scope| scope.why.is_some() || scope.until_ms.is_some_and(|until| until > now));
+        (Self(scopes), begun_anew)
     }
 
     /// All that they are, by name.
@@ -259,6 +290,14 @@ impl ClosedScopes {
 }
 
 impl ClosedScope {
+    /// A hold that was noted in what is the future by now begins now: the clock was wrong then.
+    fn begin_anew(&mut self, now_ms: i64) -> Option<()> {
+        let noted = self.noted_ms.filter(|noted| *noted > now_ms.saturating_add(STEP_MS))?;
+        self.until_ms = Some(now_ms.saturating_add(self.until_ms?.saturating_sub(noted)));
+        self.noted_ms = Some(now_ms);
+        Some(())
+    }
+
     /// Why an item of it waits: `a.example is stopped since ...: ...`.
     pub(crate) fn told(&self) -> String {
         let since =
@@ -319,7 +358,7 @@ fn line(scopes: &[&ClosedScope]) -> String {
 }
 
 fn as_json(scope: &ClosedScope) -> Value {
-    let ClosedScope { name, why, until_ms, reason, advice, places, refusals } = scope;
+    let ClosedScope { name, why, until_ms, reason, advice, places, refusals, noted_ms: _ } = scope;
     let Refusals { host, address, last, since_ms } = refusals;
     let state = match why {
         Some(Why::Failing) => "failing",
@@ -364,36 +403,66 @@ mod tests {
         );
     }
 
+    const NOW: i64 = 1_700_000_000_000;
+
+    /// A store whose clock shows that.
+    fn store_at(ms: i64) -> MemoryStore {
+        MemoryStore::new(WorkClock::new(|| paceline_core::Instant::ZERO, move || Timestamp::from_millis(ms)))
+    }
+
+    /// What is read of a text then.
+    async fn read_at(ms: i64, text: &str) -> ClosedScopes {
+        let store = store_at(ms);
+        assert!(replace(&store, None, text).await.expect("a memory"));
+        ClosedScopes::of(&store).await.expect("a memory")
+    }
+
+    fn scope(name: &str, why: Option<Why>, until_ms: Option<i64>) -> ClosedScope {
+        ClosedScope { name: name.into(), why, until_ms, reason: "no".into(), ..ClosedScope::default() }
+    }
+
     #[tokio::test]
     async fn what_a_run_left_is_read_again_and_a_hold_that_is_over_is_none() {
-        let store = MemoryStore::new(WorkClock::system());
-        let scope = |name: &str, why, until_ms| ClosedScope {
-            name: name.into(),
-            why,
-            until_ms,
-            reason: "no".into(),
-            ..ClosedScope::default()
-        };
-        let now = Timestamp::from_millis(1_700_000_000_000);
-        assert_eq!(ClosedScopes::of(&store, now).await.expect("a memory"), ClosedScopes::default());
-        let later = now.as_millis() + 1;
-        let kept = vec![scope("a", Some(Why::SameFailure), None), scope("b", None, Some(later))];
-        let kept = encode(kept);
-        assert!(replace(&store, None, &kept).await.expect("a memory"));
-        let read = ClosedScopes::of(&store, now).await.expect("a memory");
+        assert_eq!(ClosedScopes::of(&store_at(NOW)).await.expect("a memory"), ClosedScopes::default());
+        let kept = encode(vec![scope("a", Some(Why::SameFailure), None), scope("b", None, Some(NOW + 1))]);
+        let read = read_at(NOW, &kept).await;
         let json = Value::from(read.json());
         assert_eq!((&json[0]["state"], &json[0]["why"]), (&json!("stopped"), &json!("same_failure")));
         assert_eq!((&json[1]["state"], &json[1]["until"]), (&json!("held"), &json!("2023-11-14T22:13:20.001Z")));
         assert_eq!(read.lines().len(), 3);
-        let read = ClosedScopes::of(&store, Timestamp::from_millis(later)).await.expect("a memory");
-        let lines = read.lines();
+        let lines = read_at(NOW + 1, &kept).await.lines();
         assert_eq!((lines.len(), &*lines[0]), (2, "stopped: a: no"));
         assert!(lines[1].contains("the next run tests it with one call"), "{lines:?}");
         let of_a_later_version =
             encode(vec![scope("a", Some(Why::Account), None)]).replace("\"version\":1", "\"version\":2");
-        let replaces = replace(&store, None, &of_a_later_version).await.expect("a memory");
-        assert!(!replaces, "there are some already");
-        assert!(replace(&store, Some(&kept), &of_a_later_version).await.expect("a memory"));
-        assert_eq!(ClosedScopes::of(&store, now).await.expect("a memory").lines(), [""; 0]);
+        assert_eq!(read_at(NOW, &of_a_later_version).await.lines(), [""; 0]);
+        let store = store_at(NOW);
+        assert!(replace(&store, None, &kept).await.expect("a memory"));
+        assert!(!replace(&store, None, "").await.expect("a memory"), "there are some already");
+        assert!(replace(&store, Some(&kept), "").await.expect("a memory"));
+    }
+
+    /// A clock that was two days fast while a host asked for 20 seconds. Nothing but the length of that wait is known by it.
+    #[tokio::test]
+    async fn a_hold_lasts_as_long_as_was_asked_for_also_where_the_clock_was_wrong() {
+        const DAYS: i64 = 2 * 86_400_000;
+        let hold = |noted_ms: Option<i64>, until_ms| ClosedScope { noted_ms, ..scope("a", None, Some(until_ms)) };
+        let until = async |ms, hold: ClosedScope| {
+            read_at(ms, &encode(vec![hold])).await.0.first().and_then(|scope| scope.until_ms).map(|until| until - NOW)
+        };
+        assert_eq!(until(NOW, hold(Some(NOW + DAYS), NOW + DAYS + 20_000)).await, Some(20_000));
+        assert_eq!(until(NOW, hold(Some(NOW - 5_000), NOW + 15_000)).await, Some(15_000));
+        assert_eq!(until(NOW, hold(Some(NOW + 500), NOW + 20_500)).await, Some(20_500), "a clock that is corrected");
+        assert_eq!(until(NOW, hold(None, NOW + 9)).await, Some(9), "as an earlier version notes it");
+
+        let store = store_at(NOW);
+        let text = encode(vec![hold(Some(NOW + DAYS), NOW + DAYS + 20_000)]);
+        assert!(replace(&store, None, &text).await.expect("a memory"));
+        ClosedScopes::read(&store).await.expect("a memory");
+        let text = store.load_state(NAME).await.expect("a memory").expect("there is one");
+        assert_eq!(
+            until(NOW + 20_000, serde_json::from_str::<Kept>(&text).expect("JSON").scopes.remove(0)).await,
+            None
+        );
     }
 }

@@ -48,7 +48,6 @@ impl ClosedScopes {
 
 #[cfg(test)]
 mod tests {
-    use paceline_core::Timestamp;
     use paceline_store::work::{MemoryStore, NewItem, WorkClock};
 
     use super::super::closed_scopes::{self, ClosedScope, Why};
@@ -63,7 +62,7 @@ mod tests {
         let all = ["a.example", "https://b.example:81", "c.example"].map(scope).to_vec();
         closed_scopes::replace(&store, None, &closed_scopes::encode(all)).await.expect("a memory");
         let kept = async |filter: Filter| {
-            let mut scopes = ClosedScopes::of(&store, Timestamp::from_millis(0)).await.expect("a memory");
+            let mut scopes = ClosedScopes::of(&store).await.expect("a memory");
             scopes.retain_of(&store, filter).await.expect("a memory");
             scopes.names().map(str::to_owned).collect::<Vec<_>>()
         };

@@ -48,7 +48,7 @@ pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
             "no item is called {key:?}; `paceline tasks list` names those that are there (of a pruned one its key alone is kept)"
         )));
     }
-    let closed = ClosedScopes::of(&*store, clock.wall()).await.map_err(Failure::interrupted)?;
+    let closed = ClosedScopes::of(&*store).await.map_err(Failure::interrupted)?;
     let mut text = String::new();
     if found.len() > 1 && !args.json {
         let (id, items) = (text::printable(&args.key), text::counted(found.len() as u64, "item"));

@@ -93,6 +93,10 @@ impl MemoryStore {
 }
 
 impl WorkStore for MemoryStore {
+    fn now(&self) -> StoreFuture<'_, Timestamp> {
+        self.at_once(|_, now| Ok(now))
+    }
+
     fn insert(&self, items: Vec<NewItem>) -> StoreFuture<'_, Vec<Added>> {
         let done = self.at_once(|tables, now| {
             items.iter().try_for_each(check)?;

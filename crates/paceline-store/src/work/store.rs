@@ -27,6 +27,9 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, WorkError>> 
 /// An item is with one worker at a time. Each change of hands raises its fence, and an outcome is taken only with the
 /// present one, in the statement that records it.
 pub trait WorkStore: Send + Sync {
+    /// The time by the store's own clock: that of the database where it is one.
+    fn now(&self) -> StoreFuture<'_, Timestamp>;
+
     /// Adds items. A key that is there already, or was kept when its item was [pruned](Self::prune), is left as it is.
     ///
     /// # Errors

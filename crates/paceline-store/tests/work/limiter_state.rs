@@ -17,6 +17,13 @@ pub(crate) async fn the_last_saved_limiter_state_counts(on: Bench) {
         assert_eq!(on.store.load_state(account).await.unwrap().as_deref(), state, "{account}");
     }
     a_text_that_workers_change_at_once_loses_no_word(&on).await;
+    let before = on.store.now().await.unwrap();
+    on.forward(60 * S).await;
+    let passed = on.store.now().await.unwrap().saturating_since(before);
+    assert!(
+        (60 * S..90 * S).contains(&passed),
+        "times that are kept in such texts go by the clock of the store: {passed:?}"
+    );
 }
 
 /// Six workers that each add a word to one text, and begin anew where another was faster.

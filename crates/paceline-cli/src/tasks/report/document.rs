@@ -66,11 +66,10 @@ impl Document {
         groups: Groups,
         (store, shown): (&dyn WorkStore, String),
         worker: Worker,
-        clock: &WorkClock,
         Of { group, form, by_group }: Of<'_>,
     ) -> Result<Self, Failure> {
         let of_group = Filter { group: group.map(str::to_owned), ..Filter::default() };
-        let mut standing = StoreSummary::before_the_first(groups, store, clock).await.map_err(Failure::interrupted)?;
+        let mut standing = StoreSummary::before_the_first(groups, store).await.map_err(Failure::interrupted)?;
         standing.retain_of(store, &of_group).await.map_err(Failure::interrupted)?;
         let (calls, rows) = (Calls::default(), Rows::default());
         let mut document = Self { form, by_group, shown, standing, worker, calls, rows };

@@ -66,7 +66,7 @@ pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
     }
     let by_group = args.by_group.then(ByGroup::default);
     let of = Of { group: args.group.as_deref(), form, by_group };
-    let mut document = Document::read(groups, (&*store, args.store.shown()), worker, &clock, of).await?;
+    let mut document = Document::read(groups, (&*store, args.store.shown()), worker, of).await?;
     match &args.output {
         None => output::print(|out| document.write(out))?,
         Some(path) => output::write_report(path, &mut |out| document.write(out))?,

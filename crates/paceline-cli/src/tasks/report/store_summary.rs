@@ -48,7 +48,7 @@ impl StoreSummary {
     /// # Errors
     /// An error of the store.
     pub(crate) async fn of(store: &dyn WorkStore, clock: &WorkClock) -> Result<Self, WorkError> {
-        let mut standing = Self::before_the_first(Groups::of(store, clock).await?, store, clock).await?;
+        let mut standing = Self::before_the_first(Groups::of(store, clock).await?, store).await?;
         let others: Vec<State> = State::ALL.into_iter().filter(|state| *state != State::Succeeded).collect();
         let mut pages = Pages::of(store, Filter::states(others), None);
         while let Some(items) = pages.next().await? {
@@ -64,12 +64,8 @@ impl StoreSummary {
     ///
     /// # Errors
     /// An error of the store.
-    pub(super) async fn before_the_first(
-        groups: Groups,
-        store: &dyn WorkStore,
-        clock: &WorkClock,
-    ) -> Result<Self, WorkError> {
-        let mut scopes = ClosedScopes::of(store, clock.wall()).await?;
+    pub(super) async fn before_the_first(groups: Groups, store: &dyn WorkStore) -> Result<Self, WorkError> {
+        let mut scopes = ClosedScopes::of(store).await?;
         // Of a group that is a scope it is told once.
         scopes.retain(|name| !groups.is_closed(name));
         Ok(Self { groups, scopes, counts: StateCounts::default(), succeeded_before: 0, reasons: BTreeMap::new() })

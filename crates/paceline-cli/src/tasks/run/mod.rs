@@ -242,7 +242,7 @@ impl Runs<'_> {
         if let Work::Requests(requests) = &self.work {
             requests.begin_run(limiter).await?;
         }
-        self.work.stopped().begin_run(store, &self.clock, limiter, restops).await?;
+        self.work.stopped().begin_run(store, limiter, restops).await?;
         fail_fast.read(store).await
     }
 
@@ -374,7 +374,7 @@ impl Runs<'_> {
             tracing::error!("{}", text::printable(&same.to_string()));
         }
         self.work.stopped().note_alike(alike);
-        self.work.stopped().save(&*self.store, &self.clock, self.permits.limiter()).await?;
+        self.work.stopped().save(&*self.store, self.permits.limiter()).await?;
         Ok(same)
     }
 }

@@ -21,7 +21,7 @@ use self::late::end_late;
 pub(super) use self::test_call::TestCall;
 use super::regularly;
 use super::same_failure::SameFailure;
-use crate::tasks::closed_scopes::{self, ClosedScope, ClosedScopes};
+use crate::tasks::closed_scopes::{self, ClosedScope, ClosedScopes, Read};
 pub(super) use crate::tasks::closed_scopes::{Refusals, Why};
 use crate::tasks::opened;
 use crate::text;
@@ -59,8 +59,8 @@ struct Stopped {
     stays: bool,
     /// Scopes are groups, as those of commands are: the store itself knows which of them are held.
     are_groups: bool,
-    /// Until when servers hold scopes: what is read of the clocks anew differs by a little.
-    held: BTreeMap<Arc<str>, Timestamp>,
+    /// Until when servers hold scopes, and when that was noted: what is read of the clocks anew differs by a little.
+    held: BTreeMap<Arc<str>, (Timestamp, Timestamp)>,
     /// Those that a former run knew of, until a call of theirs succeeds.
     held_before: BTreeMap<String, ClosedScope>,
     /// Until where it is known what a person has opened, and the scopes that were opened so in this run.
@@ -126,11 +126,10 @@ impl StoppedScopes {
     pub(super) async fn begin_run(
         &self,
         store: &dyn WorkStore,
-        clock: &WorkClock,
         limiter: &Limiter,
         restops: bool,
     ) -> Result<(), WorkError> {
-        let before = ClosedScopes::of(store, clock.wall()).await?;
+        let Read { scopes: before, now, .. } = ClosedScopes::read(store).await?;
         let (_, opened_seen) = opened::after(store, 0).await?;
         let mut stopped = self.lock();
         let Stopped { stays, are_groups, .. } = *stopped;
@@ -148,7 +147,7 @@ impl StoppedScopes {
         for (scope, cause) in
             before.holds().filter_map(|scope| Some((scope, scope.cause().filter(|cause| cause.is_asked())?)))
         {
-            let until = Timestamp::from_millis(scope.until_ms.unwrap_or_default()).saturating_since(clock.wall());
+            let until = Timestamp::from_millis(scope.until_ms.unwrap_or_default()).saturating_since(now);
             limiter.hold_for(Some(&limiter.scope(&scope.name)), limiter.now() + until, cause);
         }
         for (why, ClosedScope { name, reason, advice, refusals, .. }) in before.into_stopped() {
@@ -346,7 +345,7 @@ impl StoppedScopes {
                 ends_late_at = began + END_LATE_EVERY;
             }
             // At the end of the run it is told again, and an error of the store ends that by itself.
-            let _ = self.save(store, clock, limiter).await;
+            let _ = self.save(store, limiter).await;
             took = clock.now().saturating_since(began);
             pause = regularly::pause(SAVE_EVERY, took);
         }
@@ -392,27 +391,22 @@ impl StoppedScopes {
     ///
     /// # Errors
     /// An error of the store.
-    pub(super) async fn save(
-        &self,
-        store: &dyn WorkStore,
-        clock: &WorkClock,
-        limiter: &Limiter,
-    ) -> Result<(), WorkError> {
-        let (own, all) = loop {
-            let (kept, before) = ClosedScopes::read(store, clock.wall()).await?;
+    pub(super) async fn save(&self, store: &dyn WorkStore, limiter: &Limiter) -> Result<(), WorkError> {
+        let (own, all, now) = loop {
+            let Read { scopes: kept, text: before, now } = ClosedScopes::read(store).await?;
             let (own, open, all) = {
                 let mut stopped = self.lock();
                 stopped.take_up_found_open(&kept);
-                let (own, open) = (ClosedScopes(stopped.closed(clock, limiter)), std::mem::take(&mut stopped.open));
+                let (own, open) = (ClosedScopes(stopped.closed(now, limiter)), std::mem::take(&mut stopped.open));
                 let all = kept.with(&stopped.told, &own, &open);
                 (own, open, all)
             };
             if all.by_name() == kept.by_name() {
-                break (own, all);
+                break (own, all, now);
             }
             let replaced = closed_scopes::replace(store, before.as_deref(), &all.encode()).await;
             if let Ok(true) = replaced {
-                break (own, all);
+                break (own, all, now);
             }
             // Another worker has told its own meanwhile, or the store failed.
             self.lock().open.extend(open);
@@ -421,7 +415,7 @@ impl StoppedScopes {
         let mut stopped = self.lock();
         let of_this: BTreeSet<&str> = own.names().collect();
         stopped.of_others = all.names().filter(|name| !of_this.contains(name)).map(Arc::from).collect();
-        stopped.follow(&all, clock, limiter);
+        stopped.follow(&all, now, limiter);
         stopped.told = own;
         Ok(())
     }

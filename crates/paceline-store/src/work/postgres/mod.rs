@@ -136,6 +136,10 @@ async fn wake(tx: &Tx<'_>, channel: &str) -> Result<(), Error> {
 }
 
 impl WorkStore for PostgresStore {
+    fn now(&self) -> StoreFuture<'_, Timestamp> {
+        Box::pin(self.connection.transact("read", |tx, _| Box::pin(now(tx))))
+    }
+
     fn ending(&self) {
         self.connection.stays_no_longer();
     }

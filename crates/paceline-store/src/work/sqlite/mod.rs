@@ -50,8 +50,8 @@ pub use worker_lock::{lock_of, worker_of};
 /// A [`WorkStore`] in one SQLite file.
 ///
 /// Any number of processes may add, look and amend. One process works: it locks a file beside the store and the log of the
-/// database, so what another
-/// one left in flight when it died is waiting again at once. Within that process any number of workers share the store.
+/// database, so what another one left in flight when it died is waiting again at once. Within that process any number of workers
+/// share the store.
 ///
 /// A user without write permission on the file or its folder may read it.
 ///
@@ -215,6 +215,10 @@ impl SqliteStore {
 }
 
 impl WorkStore for SqliteStore {
+    fn now(&self) -> StoreFuture<'_, Timestamp> {
+        Box::pin(std::future::ready(Ok(self.clock.wall())))
+    }
+
     fn insert(&self, items: Vec<NewItem>) -> StoreFuture<'_, Vec<Added>> {
         if let Err(error) = items.iter().try_for_each(check) {
             return Box::pin(std::future::ready(Err(error)));
@@ -437,8 +441,7 @@ fn take_lock(conn: &Connection, lock: &mut Option<WorkerLock>, path: &Path, now:
     Ok(left.unsigned_abs())
 }
 
-/// No other process works on this file: what is in flight was left by the dead. A wall clock that was set back meanwhile
-/// makes no item wait longer than was chosen for it, and holds no group for longer.
+/// What is in flight was left by the dead: no other process works on this file. A clock that was set back lengthens no wait.
 fn take_over(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
     conn.execute("UPDATE worker SET lease_until_ms = 0", [])?;
     reclaim(conn, now)?;

@@ -92,7 +92,7 @@ fn ends(watch: &FailFast, item: &WorkItem, failure: Option<Failure>) -> Option<S
 
 async fn stopped_scopes(store: &MemoryStore, limiter: &Limiter) -> StoppedScopes {
     let stopped = StoppedScopes::new(true);
-    stopped.begin_run(store, &WorkClock::system(), limiter, true).await.expect("a memory");
+    stopped.begin_run(store, limiter, true).await.expect("a memory");
     stopped
 }
 
@@ -100,7 +100,7 @@ async fn stopped_scopes(store: &MemoryStore, limiter: &Limiter) -> StoppedScopes
 #[tokio::test]
 async fn what_fails_in_two_workers_counts_together() {
     let (store, items) = items(&["default"; 30]).await;
-    let (clock, limiter) = (WorkClock::system(), Limiter::new(PacerConfig::default()).expect("sensible"));
+    let limiter = Limiter::new(PacerConfig::default()).expect("sensible");
     let mut workers = Vec::new();
     for _ in 0..2 {
         workers.push((FailFast::new(20, true, false, true), stopped_scopes(&store, &limiter).await));
@@ -112,7 +112,7 @@ async fn what_fails_in_two_workers_counts_together() {
         for (watch, stopped) in &workers {
             watch.share(&store, stopped).await.expect("a memory");
             watch.read(&store).await.expect("a memory");
-            stopped.save(&store, &clock, &limiter).await.expect("a memory");
+            stopped.save(&store, &limiter).await.expect("a memory");
         }
     }
     let waits: BTreeSet<String> = workers.iter().flat_map(|(watch, _)| watch.watch().put_back.clone()).collect();

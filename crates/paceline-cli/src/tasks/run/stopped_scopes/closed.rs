@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use paceline::Limiter;
-use paceline_core::{ScopeAnswers, ScopeState};
-use paceline_store::work::WorkClock;
+use paceline_core::{ScopeAnswers, ScopeState, Timestamp};
 
 use super::{Stopped, Why};
 use crate::tasks::closed_scopes::ClosedScope;
@@ -23,9 +22,10 @@ const UNANSWERED: &str = "it does not answer; one item at a time is tried, and t
 const SHORT: Duration = Duration::from_secs(1);
 
 impl Stopped {
-    /// The scopes that may not send: stopped ones, those that are still to be tested, and those that a server holds.
-    pub(super) fn closed(&mut self, clock: &WorkClock, limiter: &Limiter) -> Vec<ClosedScope> {
-        let (now, wall) = (limiter.now(), clock.wall());
+    /// The scopes that may not send: stopped ones, those that are still to be tested, and those that a server holds. `wall`: the
+    /// time by the clock of the store.
+    pub(super) fn closed(&mut self, wall: Timestamp, limiter: &Limiter) -> Vec<ClosedScope> {
+        let now = limiter.now();
         let is_stopped = |name: &str| self.scopes.contains_key(name) || self.suspects.contains_key(name);
         let mut held = BTreeMap::new();
         let mut closed = Vec::new();
@@ -54,11 +54,13 @@ impl Stopped {
                 continue;
             };
             let until = wall + (until - now);
-            let known = self.held.get(&scope.name).filter(|known| known.saturating_since(until) < SHORT);
-            let until = *known.filter(|known| until.saturating_since(**known) < SHORT).unwrap_or(&until);
+            let known = self.held.get(&scope.name).filter(|(known, _)| known.saturating_since(until) < SHORT);
+            let known = known.filter(|(known, noted)| until.saturating_since(*known) < SHORT && *noted <= wall);
+            let (until, noted) = *known.unwrap_or(&(until, wall));
             let (name, reason) = (scope.name.to_string(), cause.explanation().to_string());
-            closed.push(ClosedScope { name, until_ms: Some(until.as_millis()), reason, ..ClosedScope::default() });
-            held.insert(scope.name, until);
+            let (until_ms, noted_ms) = (Some(until.as_millis()), Some(noted.as_millis()));
+            closed.push(ClosedScope { name, until_ms, noted_ms, reason, ..ClosedScope::default() });
+            held.insert(scope.name, (until, noted));
         }
         self.held_before.retain(|name, scope| {
             let is_over = scope.until_ms.is_none_or(|until| until <= wall.as_millis());

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use paceline::Limiter;
 use paceline_core::Timestamp;
-use paceline_store::work::WorkClock;
 
 use super::{Stop, Stopped, Why};
 use crate::tasks::closed_scopes::ClosedScopes;
@@ -28,9 +27,9 @@ impl Stopped {
     }
 
     /// What other workers have stopped is not called here either, and what a server told them to leave alone is held. But not
-    /// what a person has opened: another worker may not know yet.
-    pub(super) fn follow(&mut self, all: &ClosedScopes, clock: &WorkClock, limiter: &Limiter) {
-        let (now, wall) = (limiter.now(), clock.wall());
+    /// what a person has opened: another worker may not know yet. `wall`: the time by the clock of the store.
+    pub(super) fn follow(&mut self, all: &ClosedScopes, wall: Timestamp, limiter: &Limiter) {
+        let now = limiter.now();
         for scope in all.0.iter().filter(|scope| self.of_others.contains(scope.name.as_str())) {
             let (name, reason): (Arc<str>, _) = (scope.name.as_str().into(), &scope.reason);
             match (scope.why, scope.until_ms.map(Timestamp::from_millis)) {

@@ -93,10 +93,10 @@ async fn a_hold_of_a_former_run_is_told_of_until_a_call_succeeds() {
     let hold = ClosedScope { name: "a".to_owned(), until_ms, reason: "a pause".to_owned(), ..ClosedScope::default() };
     closed_scopes::replace(&store, None, &closed_scopes::encode(vec![hold])).await.expect("a memory");
     let stopped = StoppedScopes::new(true);
-    stopped.begin_run(&store, &clock, &limiter, true).await.expect("a memory");
+    stopped.begin_run(&store, &limiter, true).await.expect("a memory");
     let kept = async || {
-        stopped.save(&store, &clock, &limiter).await.expect("a memory");
-        ClosedScopes::of(&store, clock.wall()).await.expect("a memory").lines().len()
+        stopped.save(&store, &limiter).await.expect("a memory");
+        ClosedScopes::of(&store).await.expect("a memory").lines().len()
     };
     assert_eq!(kept().await, 1);
     assert!(!stopped.heard("a", Class::Throttled, false));
@@ -107,7 +107,7 @@ async fn a_hold_of_a_former_run_is_told_of_until_a_call_succeeds() {
 
 #[tokio::test]
 async fn a_scope_whose_calls_fail_is_told_of_and_not_stopped_by_the_next_run() {
-    let (store, clock) = (MemoryStore::new(WorkClock::system()), WorkClock::system());
+    let store = MemoryStore::new(WorkClock::system());
     let limiter = Limiter::new(PacerConfig { pace: paceline::Pace::None, ..PacerConfig::default() }).expect("sensible");
     for item in 0..30 {
         let request = paceline::Request::new(limiter.scope("down"), paceline::Cost::request());
@@ -116,15 +116,15 @@ async fn a_scope_whose_calls_fail_is_told_of_and_not_stopped_by_the_next_run() {
         }
     }
     let stopped = StoppedScopes::new(true);
-    stopped.save(&store, &clock, &limiter).await.expect("a memory");
-    let kept = ClosedScopes::of(&store, clock.wall()).await.expect("a memory");
+    stopped.save(&store, &limiter).await.expect("a memory");
+    let kept = ClosedScopes::of(&store).await.expect("a memory");
     assert_eq!(kept.json()[0]["state"], "failing");
     assert_eq!(kept.into_stopped().count(), 0);
 }
 
 #[tokio::test]
 async fn a_scope_is_told_of_once_and_keeps_its_reason() {
-    let (store, clock) = (MemoryStore::new(WorkClock::system()), WorkClock::system());
+    let store = MemoryStore::new(WorkClock::system());
     let limiter = Limiter::new(PacerConfig::default()).expect("sensible");
     let stopped = StoppedScopes::default();
     stopped.stop("gone", Why::SameFailure, "it is gone");
@@ -136,8 +136,8 @@ async fn a_scope_is_told_of_once_and_keeps_its_reason() {
         message: "all of the run failed".to_owned(),
     };
     stopped.note_alike(["gone", "other"].map(|name| (name.into(), all.clone())));
-    stopped.save(&store, &clock, &limiter).await.expect("a memory");
-    let kept = ClosedScopes::of(&store, clock.wall()).await.expect("a memory");
+    stopped.save(&store, &limiter).await.expect("a memory");
+    let kept = ClosedScopes::of(&store).await.expect("a memory");
     let reasons: Vec<_> = kept.into_stopped().map(|(_, scope)| format!("{}: {}", scope.name, scope.reason)).collect();
     assert_eq!(
         reasons,
@@ -176,13 +176,13 @@ async fn what_a_run_stopped_is_tested_by_the_next_and_stopped_again_by_one_refus
     let store = MemoryStore::new(clock.clone());
     let limiter = Limiter::new(PacerConfig::default()).expect("sensible");
     let stopped = StoppedScopes::default();
-    let next_run = async |restops| stopped.begin_run(&store, &clock, &limiter, restops).await.expect("a memory");
+    let next_run = async |restops| stopped.begin_run(&store, &limiter, restops).await.expect("a memory");
     next_run(true).await;
     assert!(!stopped.heard("gone", Class::Invalid, false), "of that scope nothing is known");
     stopped.stop("gone", Why::SameFailure, "it is gone");
     stopped.stop("unpaid", Why::Account, "no credit");
     for end in [Class::Invalid, Class::Transient] {
-        stopped.save(&store, &clock, &limiter).await.expect("a memory");
+        stopped.save(&store, &limiter).await.expect("a memory");
         next_run(true).await;
         let request = || paceline::Request::new(limiter.scope("gone"), paceline::Cost::request());
         let test = limiter.try_acquire(request()).expect("one call tests it");
@@ -192,11 +192,11 @@ async fn what_a_run_stopped_is_tested_by_the_next_and_stopped_again_by_one_refus
         assert_eq!(stopped.why(), (end == Class::Invalid).then_some(Why::SameFailure));
     }
     assert!(!stopped.heard("unpaid", Class::Invalid, false), "it has credit again");
-    stopped.save(&store, &clock, &limiter).await.expect("a memory");
+    stopped.save(&store, &limiter).await.expect("a memory");
     next_run(false).await;
     assert!(!stopped.heard("gone", Class::Invalid, false), "as the user said");
-    stopped.save(&store, &clock, &limiter).await.expect("a memory");
-    assert_eq!(ClosedScopes::of(&store, clock.wall()).await.expect("a memory"), ClosedScopes::default());
+    stopped.save(&store, &limiter).await.expect("a memory");
+    assert_eq!(ClosedScopes::of(&store).await.expect("a memory"), ClosedScopes::default());
 }
 
 /// A `Retry-After` of a day, in a worker that stays.
@@ -208,7 +208,7 @@ async fn a_person_opens_a_scope_that_its_server_holds() {
     store.insert(vec![due("a", "acme"), due("b", "zeta")]).await.expect("room");
     let limiter = Limiter::new(PacerConfig { pace: paceline::Pace::None, ..PacerConfig::default() }).expect("sensible");
     let stopped = StoppedScopes::new(true);
-    stopped.begin_run(&store, &clock, &limiter, true).await.expect("a memory");
+    stopped.begin_run(&store, &limiter, true).await.expect("a memory");
     let request = || paceline::Request::new(limiter.scope("held"), paceline::Cost::request());
     let day = Duration::from_secs(86_400);
     let permit = limiter.try_acquire(request()).expect("nothing holds it");
@@ -261,6 +261,33 @@ async fn what_was_sent_for_together_is_tested_by_one_call() {
     }
 }
 
+/// Two workers on machines whose clocks differ by hours: what a host asked for is counted by the clock of the store.
+#[tokio::test]
+async fn a_hold_of_one_worker_lasts_as_long_for_another_by_the_clock_of_the_store() {
+    let store = MemoryStore::new(WorkClock::starting_at(Timestamp::from_millis(1_000_000)));
+    let [one, two] =
+        [(); 2].map(|()| (StoppedScopes::new(true), Limiter::new(PacerConfig::default()).expect("sensible")));
+    for (worker, limiter) in [&one, &two] {
+        worker.begin_run(&store, limiter, true).await.expect("a memory");
+    }
+    let request = |limiter: &Limiter| paceline::Request::new(limiter.scope("held"), paceline::Cost::request());
+    let permit = one.1.try_acquire(request(&one.1)).expect("nothing holds it");
+    let (pause, throttled) = (Duration::from_secs(20), paceline::Outcome::new(Class::Throttled));
+    let _ = permit.complete(throttled.with_hint(pause, true).with_reach(paceline_core::LimitScope::Scope));
+    for (worker, limiter) in [&one, &two] {
+        worker.save(&store, limiter).await.expect("a memory");
+    }
+    let kept = ClosedScopes::of(&store).await.expect("a memory");
+    let (until, noted) = (kept.0[0].until_ms.expect("a hold"), kept.0[0].noted_ms.expect("noted"));
+    assert!((1_000_000..1_060_000).contains(&noted), "{noted}");
+    assert!((19_000..=22_000).contains(&(until - noted)), "{until} {noted}");
+    let later = |limiter: &Limiter| match limiter.admit(&request(limiter)) {
+        paceline::Admit::At { at, .. } => at.saturating_since(limiter.now()),
+        _ => Duration::ZERO,
+    };
+    assert!(later(&two.1) > Duration::from_secs(2), "{:?}", later(&two.1));
+}
+
 /// Two workers: the second one calls no host that the first one has stopped, or was told to leave alone, until one of them finds
 /// it open.
 #[tokio::test]
@@ -271,11 +298,11 @@ async fn what_one_worker_has_stopped_the_others_do_not_call_until_one_finds_it_o
     let [one, two] =
         [(); 2].map(|()| (StoppedScopes::new(true), Limiter::new(PacerConfig::default()).expect("sensible")));
     for (worker, limiter) in [&one, &two] {
-        worker.begin_run(&store, &clock, limiter, true).await.expect("a memory");
+        worker.begin_run(&store, limiter, true).await.expect("a memory");
     }
     let saves = async || {
         for (worker, limiter) in [&one, &two, &one, &two] {
-            worker.save(&store, &clock, limiter).await.expect("a memory");
+            worker.save(&store, limiter).await.expect("a memory");
         }
     };
     let keeps_back = |(worker, _): &(StoppedScopes, _), item: &WorkItem| {
@@ -295,7 +322,7 @@ async fn what_one_worker_has_stopped_the_others_do_not_call_until_one_finds_it_o
         assert_eq!(keeps_back(other, &items[0]), (None, true), "the first item after that is told so");
         assert_eq!([&one, &two].map(|worker| keeps_back(worker, &items[0])), [(None, false); 2]);
         assert_eq!(other.0.lock().take_up.iter().collect::<Vec<_>>(), ["a"], "and what was left goes on");
-        assert_eq!(ClosedScopes::of(&store, clock.wall()).await.expect("a memory"), ClosedScopes::default());
+        assert_eq!(ClosedScopes::of(&store).await.expect("a memory"), ClosedScopes::default());
         one.0.lock().take_up.clear();
         two.0.lock().take_up.clear();
     }
@@ -310,7 +337,7 @@ async fn what_one_worker_has_stopped_the_others_do_not_call_until_one_finds_it_o
     opened::open(&store, &["held".to_owned()], &Filter::default()).await.expect("a memory");
     for (worker, limiter) in [&two, &one] {
         worker.open_as_told(&store, limiter).await.expect("a memory");
-        worker.save(&store, &clock, limiter).await.expect("a memory");
+        worker.save(&store, limiter).await.expect("a memory");
     }
     saves().await;
     assert!(two.1.try_acquire(request).is_ok(), "a person has opened it");
@@ -319,14 +346,14 @@ async fn what_one_worker_has_stopped_the_others_do_not_call_until_one_finds_it_o
 /// `retry` of an item whose host is mended: the worker that gets it first lets others test the host, and the other worker does.
 #[tokio::test]
 async fn what_another_worker_has_found_open_is_open_also_for_one_that_was_to_test_it() {
-    let (store, clock) = (MemoryStore::new(WorkClock::system()), WorkClock::system());
+    let store = MemoryStore::new(WorkClock::system());
     store.insert(["a", "b"].map(|key| NewItem::new(key, "1")).into()).await.expect("room");
     let items = store.list(Default::default(), 0, 2).await.expect("a memory");
     let limiter = Limiter::new(PacerConfig::default()).expect("sensible");
     let [one, two] = [(); 2].map(|()| StoppedScopes::new(true));
     let saves = async || {
         for worker in [&one, &two, &one, &two] {
-            worker.save(&store, &clock, &limiter).await.expect("a memory");
+            worker.save(&store, &limiter).await.expect("a memory");
         }
     };
     for (first, finder) in [(&one, &two), (&two, &one)] {
@@ -340,7 +367,7 @@ async fn what_another_worker_has_found_open_is_open_also_for_one_that_was_to_tes
         assert!(finder.keeps_back(&sent_for(&items[1], 1), HANDED_OUT, "gone", || {}).is_none(), "it tests");
         assert!(!finder.heard("gone", Class::Success, false));
         saves().await;
-        assert_eq!(ClosedScopes::of(&store, clock.wall()).await.expect("a memory"), ClosedScopes::default());
+        assert_eq!(ClosedScopes::of(&store).await.expect("a memory"), ClosedScopes::default());
         for worker in [&one, &two] {
             assert!(worker.keeps_back(&items[0], HANDED_OUT, "gone", || {}).is_none());
             assert!(worker.lock().take_up.contains("a"), "what was left goes on");
@@ -356,11 +383,11 @@ async fn what_several_workers_have_stopped_is_kept_of_all() {
     let limiter = Limiter::new(PacerConfig::default()).expect("sensible");
     let [one, two] = [(); 2].map(|()| StoppedScopes::new(true));
     for worker in [&one, &two] {
-        worker.begin_run(&store, &clock, &limiter, true).await.expect("a memory");
+        worker.begin_run(&store, &limiter, true).await.expect("a memory");
     }
-    let save = async |worker: &StoppedScopes| worker.save(&store, &clock, &limiter).await.expect("a memory");
+    let save = async |worker: &StoppedScopes| worker.save(&store, &limiter).await.expect("a memory");
     let kept = async || {
-        let kept = ClosedScopes::of(&store, clock.wall()).await.expect("a memory");
+        let kept = ClosedScopes::of(&store).await.expect("a memory");
         kept.0.into_iter().map(|scope| (scope.name, scope.until_ms)).collect::<BTreeMap<_, _>>()
     };
     let hold = |worker: &StoppedScopes, days: u64| {
@@ -438,12 +465,12 @@ async fn the_store_knows_of_a_stop_before_long_however_busy_it_was() {
     let clock = WorkClock::starting_at(paceline::clock::wall());
     let (store, limiter) = (MemoryStore::new(clock.clone()), Limiter::new(PacerConfig::default()).expect("sensible"));
     let stopped = StoppedScopes::new(true);
-    stopped.begin_run(&store, &clock, &limiter, true).await.expect("a memory");
+    stopped.begin_run(&store, &limiter, true).await.expect("a memory");
     let is_told = async {
         tokio::time::sleep(Duration::from_millis(10)).await;
         stopped.stop("gone", Why::SameFailure, "it is gone");
         tokio::time::sleep(Duration::from_millis(200)).await;
-        let kept = ClosedScopes::of(&store, clock.wall()).await.expect("a memory");
+        let kept = ClosedScopes::of(&store).await.expect("a memory");
         assert_eq!(kept.names().collect::<Vec<_>>(), ["gone"]);
     };
     tokio::select! {
