@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, Seek as _, Write};
 
-use paceline_store::work::{Filter, State, WorkClock, WorkItem, WorkStore};
+use paceline_store::work::{Filter, State, WorkItem, WorkStore};
 use serde_json::{Map, Value, json};
 use tempfile::SpooledTempFile;
 

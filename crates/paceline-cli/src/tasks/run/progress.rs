@@ -32,8 +32,11 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 /// How often a worker that stays writes one though nothing has changed.
 const QUIET_LINE_EVERY: Duration = Duration::from_secs(600);
 
-/// For so long a failure may be that of a whole host or group before it is told as one of its item.
-const LONGEST_OPEN: Duration = Duration::from_secs(30);
+/// For so long a failure may be that of a whole host or group before it is told as one of its item, ...
+const LONGEST_OPEN: Duration = Duration::from_secs(5);
+
+/// ... which is looked at so often.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// Characters of what went wrong in a log line.
 const LONGEST_CAUSE: usize = 200;
@@ -72,7 +75,7 @@ struct Figures {
     in_flight: BTreeSet<u64>,
     begun: bool,
     ending: bool,
-    /// Failed, and not told yet.
+    /// Failed, and it is not known yet whether they wait all the same.
     untold: VecDeque<FailedItem>,
     /// Why groups were stopped.
     causes: BTreeSet<String>,
@@ -206,8 +209,8 @@ impl Progress {
             }
             ("fail", _) => {
                 (figures.ended, figures.failed) = (figures.ended + 1, figures.failed + 1);
-                let failed = FailedItem::of(item, decided, self.0.clock.now());
-                if !failed.is_told(waits(&item.key)) {
+                let mut failed = FailedItem::of(item, decided, &self.0.clock);
+                if !failed.tell(waits(&item.key), false) {
                     figures.untold.push_back(failed);
                 }
             }
@@ -242,10 +245,9 @@ impl Progress {
     /// long that is left open.
     pub(super) fn tell_failed(&self, waits: Waits<'_>, at_the_end: bool) {
         let now = self.0.clock.now();
-        let mut figures = self.figures();
-        figures.untold.retain(|failed| {
+        self.figures().untold.retain_mut(|failed| {
             let is_late = at_the_end || now.saturating_since(failed.at) >= LONGEST_OPEN;
-            !failed.is_told(waits(&failed.key).or(is_late.then_some(false)))
+            !failed.tell(waits(&failed.key), is_late) && !at_the_end
         });
     }
 
@@ -276,10 +278,16 @@ impl Progress {
             let mut told = None;
             // The first is at once, and redundant in a short run.
             moments.tick().await;
+            let mut tellings = tokio::time::interval(TELL_EVERY);
             loop {
-                moments.tick().await;
+                tokio::select! {
+                    _ = moments.tick() => {}
+                    _ = tellings.tick() => {
+                        progress.tell_failed(&|key| fail_fast.waits(key), false);
+                        continue;
+                    }
+                }
                 progress.count_again(&*store).await;
-                progress.tell_failed(&|key| fail_fast.waits(key), false);
                 let line = progress.line();
                 match &screen {
                     Some(bar) => {

@@ -1,7 +1,7 @@
 //! An item that has failed, until it is told.
 
-use paceline_core::{Class, Instant};
-use paceline_store::work::{DecisionRecord, WorkItem};
+use paceline_core::{Class, Instant, Timestamp};
+use paceline_store::work::{DecisionRecord, WorkClock, WorkItem};
 
 use super::LONGEST_CAUSE;
 use crate::text;
@@ -11,6 +11,9 @@ use crate::text;
 pub(super) struct FailedItem {
     pub(super) key: String,
     pub(super) at: Instant,
+    /// The same for people.
+    time: Timestamp,
+    is_told: bool,
     class: Class,
     status: Option<u16>,
     code: Option<String>,
@@ -19,12 +22,14 @@ pub(super) struct FailedItem {
 }
 
 impl FailedItem {
-    pub(super) fn of(item: &WorkItem, decided: &DecisionRecord, at: Instant) -> Self {
+    pub(super) fn of(item: &WorkItem, decided: &DecisionRecord, clock: &WorkClock) -> Self {
         let DecisionRecord { failure, reason, .. } = decided;
         let cause = text::cut(&text::printable(&failure.message), LONGEST_CAUSE);
         Self {
             key: item.key.clone(),
-            at,
+            at: clock.now(),
+            time: clock.wall(),
+            is_told: false,
             class: failure.class,
             status: failure.status.filter(|status| !cause.contains(&status.to_string())),
             code: failure.code.clone(),
@@ -33,16 +38,68 @@ impl FailedItem {
         }
     }
 
-    /// Tells of it, if it is known whether it waits after all.
-    pub(super) fn is_told(&self, waits: Option<bool>) -> bool {
-        let Self { key, class, status, code, cause, reason, .. } = self;
+    /// Tells of it once it is known whether it waits after all, or `is_late`. Returns whether it is known.
+    pub(super) fn tell(&mut self, waits: Option<bool>, is_late: bool) -> bool {
+        let Self { key, class, status, code, cause, reason, time, .. } = self;
         match waits {
-            None => return false,
+            Some(true) if self.is_told => {
+                tracing::info!(item = key, "it waits after all: the others of its host or group failed as it did");
+            }
             Some(true) => tracing::debug!(item = key, cause, "failed as all others of its host or group, and waits"),
-            Some(false) => {
-                tracing::error!(item = key, class = class.as_str(), status, code, cause, "failed: {reason}");
+            None if !is_late => {}
+            _ if self.is_told => {}
+            _ => {
+                let at = is_late.then(|| text::moment(*time));
+                tracing::error!(item = key, class = class.as_str(), status, code, cause, at, "failed: {reason}");
+                self.is_told = true;
             }
         }
-        true
+        waits.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use paceline_store::work::{
+        Failure, Filter, MemoryStore, NewItem, SchedulerConfig, SchedulerEvent, WorkStore as _,
+    };
+
+    use super::super::Progress;
+    use super::*;
+    use crate::tasks::run::fail_fast::FailFast;
+
+    /// Two of three that stop a host, in a worker that stays for hours, and a third one later.
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_is_told_within_ten_seconds_also_while_its_host_may_be_stopped_for_it() {
+        let clock = WorkClock::starting_at(Timestamp::from_millis(1_700_000_000_000));
+        let store = Arc::new(MemoryStore::new(clock.clone()));
+        store.insert(["a", "b", "c"].map(|key| NewItem::new(key, "1")).into()).await.expect("room");
+        let items = store.list(Filter::default(), 0, 3).await.expect("a memory");
+        let counts = store.counts().await.expect("a memory");
+        let progress = Progress::new(false, &counts, &SchedulerConfig::default(), clock);
+        let watch = FailFast::new(3, true, false, true);
+        let fails = |item: &WorkItem| {
+            let failure = Failure::new(Class::Invalid, "not found").with_status(404);
+            let (action, by) = ("fail", "rules".to_owned());
+            let decided = DecisionRecord { failure, action, reason: None, by, stayed_down: false };
+            let event = SchedulerEvent::Decided { item, decided: &decided, wait: None };
+            watch.begins(item, "hooks.example", "https://hooks.example/in");
+            watch.observe(&event);
+            progress.observe(&event, &|key| watch.waits(key));
+        };
+        let told = || progress.figures().untold.iter().map(|failed| failed.is_told).collect::<Vec<_>>();
+        let drawing = progress.draw_regularly(store.clone(), &watch);
+        fails(&items[0]);
+        fails(&items[1]);
+        assert_eq!(told(), [false; 2], "they may wait");
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(told(), [true; 2]);
+        fails(&items[2]);
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(told(), [false; 0], "it is known that they wait");
+        drop(drawing);
     }
 }
