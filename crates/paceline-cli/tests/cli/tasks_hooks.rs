@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use paceline_store::work::{NewItem, State};
 use serde_json::{Value, json};
 
-use crate::support::{Reply, Server};
+use crate::support::{Reply, Server, finish};
 use crate::tasks_alike::tasks;
 use crate::tasks_run::{Ran, Store, begin, ran, signal, until};
 
@@ -36,6 +36,25 @@ fn states(store: &Store, name: &str, count: usize, state: State) -> usize {
 fn shown(store: &Store, args: &[&str]) -> String {
     let (_, text) = tasks(store, "work.db", args);
     text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// A signature that is never sent is noticed by no receiver that does not look for it.
+#[test]
+fn a_mistyped_key_of_a_request_is_told_as_it_is_added() {
+    let store = Store::new();
+    let payload = json!({"url": "https://a.example/in", "header": {"X-Signature": "1"}, "body": {}});
+    let lines = ["a", "b"].map(|key| json!({"key": key, "payload": payload}).to_string()).join("\n");
+    std::fs::write(store.job.path("events.jsonl"), lines).expect("writable");
+    let one = payload.to_string();
+    let told =
+        ["2 lines have a key that is not sent, such as \"header\" in line 1", "1 line has a key that is not sent"];
+    for (args, told) in [(&["--from", "events.jsonl"], told[0]), (&["--key", "c"], told[1])] {
+        let mut add = store.job.paceline();
+        add.args(["tasks", "add", "--store", "work.db"]).args(args);
+        let one = (args[0] == "--key").then_some(&one);
+        let (code, log) = finish(add.args(one).arg("--http"));
+        assert!(code == 0 && log.contains(told), "{log}");
+    }
 }
 
 /// Four customers share a host, and one of them removes its hook.

@@ -21,6 +21,7 @@ use crate::run::job::share_told::ShareTold;
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, LONGEST_LINE, Span};
 use crate::run::lines::line::{self, Line, LineError};
+use crate::run::lines::not_sent::NotSent;
 use crate::run::lines::wrong::{self, OTHER_INPUT, Wrong};
 use crate::run::settings::{BadLines, Opening};
 use crate::text;
@@ -357,9 +358,7 @@ fn fill(
 /// What a person may not have meant in lines that can be sent all the same, with the first of each kind.
 #[derive(Default)]
 struct Doubts {
-    /// Lines with a key that is not sent. Tables have columns for other ends.
-    ignored: u64,
-    first_ignored: Option<(String, u64)>,
+    not_sent: NotSent,
     /// Lines that call an address again.
     repeated: u64,
     first_repeated: Option<String>,
@@ -376,21 +375,14 @@ impl Doubts {
                 self.first_repeated.get_or_insert_with(|| line.url.to_string());
             }
         }
+        // Tables have columns for other ends.
         if let Some(key) = line.stray.clone().filter(|_| !of_rows) {
-            self.ignored += 1;
-            self.first_ignored.get_or_insert((key, number));
+            self.not_sent.note(key, number);
         }
     }
 
     fn tell(&self) {
-        if let Some((key, line)) = &self.first_ignored {
-            tracing::warn!(
-                "{} {} a key that is not sent, such as {key:?} in line {line}: a request is made of method, url, headers and body, and its \
-                 parameters stand behind the ? of its url",
-                text::counted(self.ignored, "line"),
-                if self.ignored == 1 { "has" } else { "have" }
-            );
-        }
+        self.not_sent.tell();
         if let Some(url) = &self.first_repeated {
             tracing::warn!(
                 "{} an address of a line before, such as {}: each of them is a call",

@@ -12,6 +12,7 @@ pub(crate) mod headers;
 pub(crate) mod input;
 pub(crate) mod line;
 pub(crate) mod members;
+pub(crate) mod not_sent;
 pub(crate) mod spool;
 mod table;
 pub(crate) mod wrong;

@@ -10,6 +10,7 @@ use paceline_store::work::NewItem;
 
 use super::line;
 use crate::exit::Failure;
+use crate::run::lines::not_sent::NotSent;
 
 /// The most invalid lines that are listed.
 const TOLD: usize = 20;
@@ -37,7 +38,7 @@ impl Items {
     pub(super) fn check(path: &Path, now: Timestamp, are_requests: bool) -> Result<Self, Failure> {
         let unreadable = |error| Failure::refused(format!("cannot read {}: {error}", path.display()));
         let mut lines = Lines::new(seekable(path).map_err(unreadable)?);
-        let mut wrong = Vec::new();
+        let (mut wrong, mut not_sent) = (Vec::new(), NotSent::default());
         let mut keys: HashMap<[u8; 16], u64> = HashMap::new();
         let (mut items, mut wrongs) = (0_u64, 0_u64);
         while let Some((number, text)) = lines.next().map_err(unreadable)? {
@@ -46,10 +47,13 @@ impl Items {
                 .and_then(|item| repeated(&mut keys, &item, number).map(|()| item));
             let parsed = parsed.and_then(|item| match are_requests {
                 true => line::refuse_no_request(&item.payload).map_err(|why| format!("payload: {why}")),
-                false => Ok(()),
+                false => Ok(None),
             });
             match parsed {
-                Ok(()) => items += 1,
+                Ok(key) => {
+                    items += 1;
+                    key.into_iter().for_each(|key| not_sent.note(key, number));
+                }
                 Err(message) => {
                     wrongs += 1;
                     if wrong.len() < TOLD {
@@ -70,6 +74,7 @@ impl Items {
         if items == 0 {
             return Err(Failure::refused(format!("nothing was added: {name} has no lines")));
         }
+        not_sent.tell();
         let bytes = lines.position;
         lines.rewind().map_err(unreadable)?;
         Ok(Self { lines, bytes, now })

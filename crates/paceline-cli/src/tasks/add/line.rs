@@ -110,14 +110,14 @@ pub(super) fn refuse_keys(payload: &str) -> Result<(), String> {
 }
 
 /// Refuses what `tasks run --http` could not send: a payload that is no request, or goes to no web address. Where it may go is
-/// known to the run alone.
+/// known to the run alone. Returns the first key of it that is not sent.
 ///
 /// # Errors
 /// What is wrong with it.
-pub(super) fn refuse_no_request(payload: &str) -> Result<(), String> {
+pub(super) fn refuse_no_request(payload: &str) -> Result<Option<String>, String> {
     let anywhere = Addresses { base: "http://localhost".to_owned(), api: None, hosts: true };
     let read = Format::of_one(payload.as_bytes(), "item", None, Provider::Generic, &anywhere)
-        .and_then(|format| format.read(payload.as_bytes(), 1).map(drop).map_err(|error| error.reason()));
+        .and_then(|format| format.read(payload.as_bytes(), 1).map(|line| line.stray).map_err(|error| error.reason()));
     // It knows no such flags.
     read.map_err(|why| why.replace(FLAGS_FOR_OTHERS, ""))
 }
@@ -181,8 +181,10 @@ mod tests {
         for payload in
             [r#"{"url":"https://a.example/in","body":{}}"#, r#"{"url":"/in","body":"x","headers":{"X-A":"1"}}"#]
         {
-            assert_eq!(refuse_no_request(payload), Ok(()), "{payload}");
+            assert_eq!(refuse_no_request(payload), Ok(None), "{payload}");
         }
+        let mistyped = r#"{"url":"https://a.example/in","header":{"X-A":"1"},"body":{}}"#;
+        assert_eq!(refuse_no_request(mistyped), Ok(Some("header".to_owned())));
         for payload in [
             r#""just text""#,
             "7",

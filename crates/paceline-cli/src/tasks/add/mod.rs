@@ -20,6 +20,7 @@ use super::store::StoreArgs;
 use crate::args::{Everywhere, duration};
 use crate::database::not_begun;
 use crate::exit::{Failure, Status};
+use crate::run::lines::not_sent::NotSent;
 use crate::{logging, output, text};
 use file::Items;
 use hosts::Hosts;
@@ -121,7 +122,9 @@ fn one(args: &Args, now: Timestamp) -> Result<NewItem, Failure> {
     let refused = |why| Failure::refused(format!("the payload: {why}"));
     line::refuse_keys(&payload).map_err(refused)?;
     if args.http {
-        line::refuse_no_request(&payload).map_err(refused)?;
+        let mut not_sent = NotSent::default();
+        line::refuse_no_request(&payload).map_err(refused)?.into_iter().for_each(|key| not_sent.note(key, 1));
+        not_sent.tell();
     }
     let key = args.key.clone().unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
     let item = NewItem {
