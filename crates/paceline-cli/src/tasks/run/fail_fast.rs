@@ -484,8 +484,10 @@ fn is_out_of_time(decided: &DecisionRecord) -> bool {
     decided.failure.class.is_final() && decided.reason.as_deref() == Some(GiveUp::Deadline.as_str())
 }
 
+/// Redirects are alike, whichever they are: an address that has moved answers with one or another.
 fn alikeness(failure: &Failure) -> Alikeness {
-    Alikeness { kind: (failure.status, failure.code.clone()), unexpected: failure.unexpected }
+    let status = if is_redirect(failure.status) { Some(300) } else { failure.status };
+    Alikeness { kind: (status, failure.code.clone()), unexpected: failure.unexpected }
 }
 
 #[cfg(test)]

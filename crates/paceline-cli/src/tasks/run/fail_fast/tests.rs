@@ -90,6 +90,19 @@ fn ends(watch: &FailFast, item: &WorkItem, failure: Option<Failure>) -> Option<S
     }
 }
 
+/// An address that has moved answers with one redirect or another.
+#[tokio::test]
+async fn redirects_are_alike_whichever_they_are() {
+    let (_, items) = items(&["default"; 3]).await;
+    let stops = |refusals: [u16; 3]| {
+        let watch = FailFast::new(3, true, false, true);
+        let ends = |(item, status)| ends(&watch, item, Some(refused(status))).is_some();
+        items.iter().zip(refusals).map(ends).collect::<Vec<_>>()
+    };
+    assert_eq!(stops([301, 302, 308]), [false, false, true]);
+    assert_eq!(stops([404, 410, 301]), [false; 3]);
+}
+
 async fn stopped_scopes(store: &MemoryStore, limiter: &Limiter) -> StoppedScopes {
     let stopped = StoppedScopes::new(true);
     stopped.begin_run(store, limiter, true).await.expect("a memory");
