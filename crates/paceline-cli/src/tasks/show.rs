@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::add::host_and_address_of;
-use super::closed_scopes::{ClosedScope, ClosedScopes};
+use super::closed_scopes::{ClosedScope, ClosedScopes, Why};
 use super::groups::{Groups, Waits};
 use super::row::Row;
 use super::same_at_each_try::{CallId, CallIds};
@@ -106,8 +106,8 @@ fn as_json(
     };
     let shown = Shown {
         row: Row::of(item, groups),
-        added_at: time(added(item, events)),
-        first_at: first_try(item, events).map(time),
+        added_at: time(added(item, events).at),
+        first_at: first_try(item, events).map(|first| time(first.at)),
         ended_at: item.ended.map(time),
         deadline_s: item.deadline.map(|deadline| deadline.as_secs_f64()),
         idempotency_value,
@@ -136,8 +136,8 @@ fn as_text(
     stopped.into_iter().for_each(|stopped| line("", &stopped.told()));
     line("group", &format!("{}, priority {}", item.group, item.priority));
     line("sends", &sends(item));
-    line("added", &text::moment(added(item, events)));
-    first_try(item, events).into_iter().for_each(|at| line("first try", &text::moment(at)));
+    line("added", &added(item, events).told());
+    first_try(item, events).into_iter().for_each(|first| line("first try", &first.told()));
     item.ended.into_iter().for_each(|at| line("ended", &text::moment(at)));
     item.deadline
         .into_iter()
@@ -153,12 +153,12 @@ fn as_text(
     if shown != payload {
         line("", "(--json has all of it)");
     }
-    for event in events {
+    for (n, event) in events.iter().enumerate() {
         let send = if event.send == 0 { String::new() } else { format!(" send {}", event.send) };
         let id = ids.then(item, payload, event);
         let followed = match event.created {
             Some(_) => delivered(event, id.as_ref().map(CallId::value)),
-            None => what_followed(event),
+            None => what_followed(event, n + 1 == events.len() && is_left(item)),
         };
         let description = format!("{}{send}: {followed}", text::moment(event.decided));
         line("decision", &description);
@@ -166,17 +166,34 @@ fn as_text(
     text
 }
 
-/// When the item was added, also where it has been sent for since as a new one.
-fn added(item: &WorkItem, events: &[HistoryEntry]) -> Timestamp {
-    let before = events.iter().filter_map(|event| event.created).chain(first_try(item, events));
-    before.fold(item.created, Timestamp::min)
+/// When something was, as far as the store knows that.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    at: Timestamp,
+    /// It was then, or before.
+    or_before: bool,
+}
+
+impl Known {
+    fn told(self) -> String {
+        text::moment(self.at) + if self.or_before { " or before" } else { "" }
+    }
+}
+
+/// When the item was added. Of one that has failed, and was sent for as a new one, it is known that it was before its first try.
+fn added(item: &WorkItem, events: &[HistoryEntry]) -> Known {
+    let at = events.iter().filter_map(|event| event.created).fold(item.created, Timestamp::min);
+    let before = first_try(item, events).filter(|first| first.at < at);
+    before.map_or(Known { at, or_before: false }, |first| Known { or_before: true, ..first })
 }
 
 /// When it was tried first. The store moves that of an item on by the time that its group was held, for its deadline counts from
-/// there.
-fn first_try(item: &WorkItem, events: &[HistoryEntry]) -> Option<Timestamp> {
+/// there, and forgets it where the item is sent for again: then it was before the first decision.
+fn first_try(item: &WorkItem, events: &[HistoryEntry]) -> Option<Known> {
+    let first = item.first.map(|at| Known { at, or_before: false });
     let told = events.first().filter(|event| event.send > 0).map(|event| event.decided);
-    item.first.into_iter().chain(told).min()
+    let told = told.filter(|told| first.is_none_or(|first| *told < first.at));
+    told.map(|at| Known { at, or_before: true }).or(first)
 }
 
 /// What a server said last: of a success too.
@@ -264,7 +281,12 @@ fn delivered(event: &HistoryEntry, id: Option<&str>) -> String {
     format!("it succeeded{said}{id}; since then {} sent for it once more", event.by)
 }
 
-fn what_followed(event: &HistoryEntry) -> String {
+/// Whether it waits for the next run or a person although it has failed: its host or group is stopped.
+fn is_left(item: &WorkItem) -> bool {
+    item.state == State::Deferred && item.reason.as_deref() == Some(Why::SameFailure.as_str())
+}
+
+fn what_followed(event: &HistoryEntry, is_left: bool) -> String {
     let failure = &event.failure;
     let mut description = failure.class.as_str().to_owned();
     failure.status.into_iter().for_each(|status| description += &format!(" {status}"));
@@ -274,10 +296,16 @@ fn what_followed(event: &HistoryEntry) -> String {
     }
     // A stopped group has no time of its own: the item is due again whenever the group is.
     let stops = event.action == "abort";
-    description += &format!("; {} decided: {}", event.by, if stops { "stop the group" } else { &*event.action });
+    let is_left = is_left && event.action == "fail";
+    description += &match &*event.action {
+        _ if is_left => "; it is left to the next run, because its host or group is stopped".to_owned(),
+        _ if stops => format!("; {} decided: stop the group", event.by),
+        action => format!("; {} decided: {action}", event.by),
+    };
     event
         .reason
         .iter()
+        .filter(|_| !is_left)
         .filter(|reason| failure.message.is_empty() || !reason.ends_with(&failure.message))
         .for_each(|reason| description += &format!(" ({reason})"));
     event

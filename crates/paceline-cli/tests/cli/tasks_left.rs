@@ -51,6 +51,10 @@ fn a_host_that_is_gone_gets_one_call_from_each_later_run_and_none_after_the_dead
         let left = &figures["reasons"]["deferred"]["same_failure"];
         assert_eq!(left, &json!(25), "those that were never sent among them: {figures}");
     }
+    let (_, shown) = tasks(&store, "work.db", &["show", "gone-0"]);
+    let shown = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    let told = "it is left to the next run, because its host or group is stopped";
+    assert!(shown.contains(told) && !shown.contains("decided: fail"), "{shown}");
     for calls in [21, 22] {
         let Ran { code, summary, log } = run(&store, &good, &one);
         assert_eq!((code, gone.count(), &summary["stopped"]), (3, calls, &json!("same_failure")), "{log}");
@@ -62,6 +66,23 @@ fn a_host_that_is_gone_gets_one_call_from_each_later_run_and_none_after_the_dead
     assert_eq!(left, (23, 3), "each start tested it with one that had not been tried: {log}");
     let Ran { code, summary, log } = run(&store, &good, &["--stop-after-same", "0"]);
     assert_eq!((code, &summary["failed"], &summary["scopes"]), (1, &json!(25), &json!([])), "{log}");
+}
+
+/// A customer whose address has changed: its events were added anew, and those for the old one ended.
+#[test]
+fn a_summary_names_no_stopped_host_of_which_no_item_is_left() {
+    let (gone, good) = (Server::new(|_| Reply::error(410, "gone")), Server::new(|_| Reply::ok()));
+    let store = Store::new();
+    store.put(posts(&gone.url(), "gone", 25, 1));
+    let flags = ["--concurrency", "1", "--max-wait", "1s"];
+    let Ran { summary, log, .. } = run(&store, &good, &flags);
+    assert_eq!(summary["scopes"][0]["state"], "stopped", "{log}");
+    tasks(&store, "work.db", &["cancel", "--all"]);
+    let later = Some(paceline_core::Timestamp::from_millis(4_000_000_000_000));
+    let event = posts(&good.url(), "later", 1, 0).remove(0);
+    store.put(vec![NewItem { not_before: later, ..event }]);
+    let Ran { code, summary, log } = run(&store, &good, &flags);
+    assert_eq!((code, &summary["deferred"], &summary["scopes"]), (3, &json!(1), &json!([])), "{log}");
 }
 
 /// Its answers take as long as those of most servers, and there are places for ten calls.

@@ -244,7 +244,8 @@ fn what_had_succeeded_is_told_when_it_is_sent_once_more_in_vain() {
     is_gone.store(true, std::sync::atomic::Ordering::Relaxed);
     let tell = |words: &[&str]| tasks(&store, "work.db", words).1;
     let day_ago = ["retry", "--again", "--group", "acme", "--since", "1d"];
-    assert!(tell(&[&day_ago[..], &["--until", "2020-01-31"]].concat()).contains("no such item ended in that time"));
+    let long_ago = ["retry", "--again", "--group", "acme", "--since", "2020-01-30", "--until", "2020-01-31"];
+    assert!(tell(&long_ago).contains("no such item ended in that time"));
     assert!(tell(&["retry", "--again", "--group", "other", "--since", "2020-01-31T06:00:00Z"]).contains("nothing"));
     let said = tell(&[&day_ago[..], &["--new-id"]].concat());
     assert!(said.starts_with("2 items are due again, with another value"), "{said}");
@@ -256,6 +257,7 @@ fn what_had_succeeded_is_told_when_it_is_sent_once_more_in_vain() {
     let one_line = shown.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(one_line.contains(told.trim()), "{shown}");
     assert!(one_line.contains("state failed (invalid); it had succeeded at "), "{shown}");
+    assert!(one_line.contains(" or before ended "), "the store keeps no time of its first try: {shown}");
     let report = tell(&["report"]);
     assert!(report.contains("2 of them had succeeded before, and a person sent for them"), "{report}");
     let report: serde_json::Value = serde_json::from_str(&tell(&["report", "--json"])).expect("JSON");
@@ -271,6 +273,13 @@ fn what_had_succeeded_is_told_when_it_is_sent_once_more_in_vain() {
     assert_eq!(run().code, 0);
     let said = tell(&[&day_ago[..], &before].concat());
     assert!(said.starts_with("2 items are due again"), "from the history: {said}");
+    is_gone.store(true, std::sync::atomic::Ordering::Relaxed);
+    store.put(vec![of("lost")]);
+    run();
+    tell(&["retry", "lost", "--again", "--new-id"]);
+    let shown = tell(&["show", "lost"]);
+    let added = shown.lines().find(|line| line.trim_start().starts_with("added"));
+    assert!(added.is_some_and(|line| line.ends_with(" or before")), "it was added before it failed: {shown}");
 }
 
 /// A host repeats the address of an event, whose query has a token.

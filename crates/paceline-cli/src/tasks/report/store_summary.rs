@@ -75,7 +75,7 @@ impl StoreSummary {
     ///
     /// # Errors
     /// An error of the store.
-    pub(super) async fn retain_of(&mut self, store: &dyn WorkStore, filter: &Filter) -> Result<(), WorkError> {
+    pub(crate) async fn retain_of(&mut self, store: &dyn WorkStore, filter: &Filter) -> Result<(), WorkError> {
         if let Some(group) = &filter.group {
             self.groups.retain(group);
         }

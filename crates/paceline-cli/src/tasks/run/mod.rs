@@ -30,8 +30,8 @@ use http::HeaderMap;
 use paceline::Limiter;
 use paceline_core::{Class, Cost, Outcome};
 use paceline_store::work::{
-    self, EndReason, Observer, Scheduler, SchedulerConfig, SchedulerEvent, StartDecision, StartDelay, State, Task,
-    WorkClock, WorkError, WorkStore,
+    self, EndReason, Filter, Observer, Scheduler, SchedulerConfig, SchedulerEvent, StartDecision, StartDelay, State,
+    Task, WorkClock, WorkError, WorkStore,
 };
 use paceline_store::{ScopeStatus, is_same_file};
 
@@ -351,7 +351,8 @@ impl Runs<'_> {
         progress.tell_failed(&|key| fail_fast.waits(key), true);
         let same = settled.map_err(|error| broken(error, true))?;
         let elapsed = self.clock.now().saturating_since(began);
-        let standing = StoreSummary::of(&*self.store, &self.clock).await.map_err(Failure::interrupted)?;
+        let mut standing = StoreSummary::of(&*self.store, &self.clock).await.map_err(Failure::interrupted)?;
+        standing.retain_of(&*self.store, &Filter::default()).await.map_err(Failure::interrupted)?;
         let groups_failed_alike = matches!(summary.ended, EndReason::Done | EndReason::GroupsStopped)
             && fail_fast.stopped_all(standing.groups().stopped());
         let stop = shutdown.reason().cloned();
