@@ -334,7 +334,7 @@ impl fmt::Display for WaitCause {
             Self::Breaker => PauseCause::ServerFails.fmt(f),
             Self::Concurrency => f.write_str("a free slot among the calls in flight"),
             Self::Place { in_vain: true } => f.write_str("a place: its host did not answer before"),
-            Self::Place { in_vain: false } => f.write_str("a place, and no call of it has been answered yet"),
+            Self::Place { in_vain: false } => f.write_str("a place: its host has not answered a call yet"),
             Self::Answers => f.write_str("an answer that shows how many tokens such calls take"),
             Self::Quota { dimension, limit, window } => write!(f, "the limit of {}", dimension.per(*limit, *window)),
             Self::Share { limit, in_flight: true, .. } => {

@@ -142,7 +142,10 @@ pub(crate) fn statuses(text: &str) -> Result<RangeInclusive<u16>, String> {
         (Some((from, to)), _) => {
             number(from).zip(number(to)).filter(|(from, to)| from <= to).map(|(from, to)| from..=to)
         }
-        (None, Some(hundreds)) => number(&format!("{hundreds}00")).map(|from| from..=from + 99),
+        // There are servers that answer 999, but no such classes.
+        (None, Some(hundreds)) => {
+            number(&format!("{hundreds}00")).filter(|from| *from < 600).map(|from| from..=from + 99)
+        }
         (None, None) => number(text).map(|status| status..=status),
     };
     range.ok_or_else(|| "expected a status such as 403, 5xx or 500-599".to_owned())

@@ -74,18 +74,30 @@ pub(crate) struct RetryArgs {
     open: Vec<String>,
 }
 
+impl RetryArgs {
+    fn check(&self) -> Result<(), Failure> {
+        if self.again && self.items.keys.is_empty() && self.since.is_none() {
+            return Err(Failure::refused(
+                "--again sends items that succeeded once more: name each of them by its KEY, or say since when they did (--since)",
+            ));
+        }
+        match (self.since, self.until) {
+            (Some(since), Some(until)) if until <= since => {
+                Err(Failure::refused("--until is not after --since: there is no time between them"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Lets the items wait again, and tells how many. What ended because it may have been done is named by its key or the flag.
 ///
 /// # Errors
 /// Refuses what is no store, keys that it does not have, and a command that names no items.
 pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
+    args.check()?;
     let RetryArgs { items, may_be_done, again, since, until, new_id, only_status, open } = args;
     let (as_json, all) = (items.json, may_be_done || !items.keys.is_empty());
-    if again && items.keys.is_empty() && since.is_none() {
-        return Err(Failure::refused(
-            "--again sends items that succeeded once more: name each of them by its KEY, or say since when they did (--since)",
-        ));
-    }
     let args = items.store.clone();
     let (store, filter) = named(items).await?;
     let group = filter.group.clone();
@@ -105,6 +117,8 @@ pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
         }
         (false, _) => retry_items(&*store, filter.clone(), all, &only_status).await?,
     };
+    // For what is done no pause of a server ends.
+    let open = if changed > 0 { open } else { Vec::new() };
     if !open.is_empty() {
         closed_scopes::open(&*store, &open).await.map_err(Failure::interrupted)?;
         opened::open(&*store, &open, &filter).await.map_err(Failure::interrupted)?;

@@ -100,6 +100,7 @@ impl<'a> Row<'a> {
             None => last,
         };
         let error = match &self.delivered_at {
+            Some(_) if self.state != State::Succeeded.as_str() && error.is_empty() => "succeeded before".to_owned(),
             Some(_) if self.state != State::Succeeded.as_str() => format!("succeeded before; {error}"),
             _ => error,
         };

@@ -243,6 +243,14 @@ fn a_host_that_its_server_holds_is_opened_by_a_person() {
     assert!(code == 0 && text.contains(&format!("still held: all items of {host} until ")), "{text}");
     let (code, text) = tasks(&store, "work.db", &["retry", "--group", "acme", "--open", "nowhere.example"]);
     assert!(code == 2 && text.contains("no server holds a scope of that name"), "{text}");
+    let done = ["retry", "--group", "acme", "--state", "succeeded", "--open", &host];
+    let (code, text) = tasks(&store, "work.db", &done);
+    assert!(code == 0 && text.starts_with("nothing to retry") && !text.contains("is open"), "{text}");
+    assert!(!report(&store)["scopes"].to_string().contains("a person has opened it"), "nothing waits for that");
+    for wrong in [&["--only-status", "9xx"][..], &["--again", "--since", "1h", "--until", "2h"]] {
+        let (code, text) = tasks(&store, "work.db", &[&["retry", "--group", "acme"], wrong].concat());
+        assert!(code == 2 && text.contains(if wrong.len() == 2 { "--only-status" } else { "--until" }), "{text}");
+    }
     assert_eq!(busy.count(), 1);
     let (_, text) = tasks(&store, "work.db", &["retry", "other"]);
     assert!(!text.contains("still held"), "its host is another: {text}");

@@ -249,6 +249,8 @@ fn what_had_succeeded_is_told_when_it_is_sent_once_more_in_vain() {
     assert!(tell(&["retry", "--again", "--group", "other", "--since", "2020-01-31T06:00:00Z"]).contains("nothing"));
     let said = tell(&[&day_ago[..], &["--new-id"]].concat());
     assert!(said.starts_with("2 items are due again, with another value"), "{said}");
+    let listed = tell(&["list"]);
+    assert!(listed.contains("succeeded before\n") && !listed.contains("before;\n"), "{listed}");
     let ended = run();
     assert_eq!((ended.code, &ended.summary["failed"]), (1, &2.into()), "{}", ended.log);
     let shown = tell(&["show", &id]);

@@ -131,7 +131,7 @@ impl Progress {
                 self.figures().in_flight.remove(&item.id);
                 tracing::warn!(
                     item = item.key,
-                    "the item was removed, or another worker has taken it: its result here is not recorded"
+                    "the item was removed or sent for anew, or another worker has taken it: its result here is not recorded"
                 );
             }
             SchedulerEvent::Cancelled { item, succeeded } => {

@@ -366,7 +366,7 @@ impl Requests {
     async fn note_sent(&self, task: &Task) -> Result<(), Failure> {
         let why = match self.store.note_sent(task.item().id, task.fence()).await {
             Ok(true) => return Ok(()),
-            Ok(false) => "the item was removed, or another worker has taken it".to_owned(),
+            Ok(false) => "the item was removed or sent for anew, or another worker has taken it".to_owned(),
             Err(error) => error.to_string(),
         };
         Err(Failure::new(Class::Abandoned, why))

@@ -152,7 +152,10 @@ impl Ran {
                 "not counted for their items (no server took them, or they only tested whether a failing one is back)",
             ),
             (summary.cancelled, "not recorded, because the item was cancelled meanwhile"),
-            (summary.lost, "not recorded, because the item was removed or another worker had taken it"),
+            (
+                summary.lost,
+                "not recorded, because the item was removed or sent for anew, or another worker had taken it",
+            ),
         ] {
             if number > 0 {
                 line += &format!(", {} {what}", text::count(number));
