@@ -414,7 +414,6 @@ fn a_price_is_that_of_the_model_in_the_path_where_the_body_names_none() {
         let job = Job::with_input(&(0..5).map(|n| line(n).to_string()).collect::<Vec<_>>().join("\n"));
         let prices = format!("[upstream.generic.price]\n\"{model}\" = \"in=2.5,out=10\"\n\"*\" = \"in=0.1,out=0.1\"\n");
         std::fs::write(job.path("paceline.toml"), prices).expect("writable");
-        let planned = job.run(&server).arg("--dry-run").args(["--json", "--budget-cost", "0.02"]).output();
         let plan = ["run", "in.jsonl", "-o", "out.jsonl", "--dry-run", "--json", "--budget-cost", "0.02"];
         let planned = job.paceline().args(plan).args(["--base-url", &server.url()]).output().expect("it runs");
         let told = String::from_utf8_lossy(&planned.stderr);
