@@ -240,43 +240,12 @@ fn raw_body(body: &[u8]) -> Box<RawValue> {
     let Ok(text) = std::str::from_utf8(body) else { return binary(body) };
     // A byte order mark before JSON is no part of it.
     match serde_json::from_str::<&RawValue>(text.strip_prefix('\u{feff}').unwrap_or(text)) {
-        Ok(json) if !is_read_everywhere(json.get()) => raw(&text),
         Ok(json) => match compact(json.get()) {
             Cow::Borrowed(_) => json.to_owned(),
             Cow::Owned(compact) => RawValue::from_string(compact).expect("JSON stays JSON without the space between"),
         },
         Err(_) => raw(&text),
     }
-}
-
-/// So deep a body may be nested: some programs read a line of 128 levels at the most, of which a few are around it.
-const DEEPEST: usize = 100;
-
-/// Whether all programs read this valid JSON: it is not too deep, and no half of a pair of escapes (`\ud800`) stands alone, which
-/// is no character. One line that is not read keeps some programs from those behind it.
-fn is_read_everywhere(json: &str) -> bool {
-    let unit = |at: usize| u32::from_str_radix(json.get(at..at + 6)?.strip_prefix("\\u")?, 16).ok();
-    let (mut at, mut in_string, mut depth) = (0, false, 0);
-    while let Some(byte) = json.as_bytes().get(at) {
-        at += match byte {
-            b'\\' => match (unit(at), unit(at + 6)) {
-                (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => 12,
-                (Some(0xd800..=0xdfff), _) => return false,
-                _ => 2,
-            },
-            _ => 1,
-        };
-        match byte {
-            b'"' => in_string = !in_string,
-            b'[' | b'{' if !in_string => depth += 1,
-            b']' | b'}' if !in_string => depth -= 1,
-            _ => {}
-        }
-        if depth > DEEPEST {
-            return false;
-        }
-    }
-    true
 }
 
 /// What is no text, an audio file say, was paid for all the same: `{"base64": "..."}`.
