@@ -1,6 +1,5 @@
 //! A call that left: how it ended, what follows, and what is told of it.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use paceline::{Class, Instant, NextAction, Permit, Timestamp, UnknownOutcome, cl
 use paceline_config::Money;
 use paceline_core::{Cost, Dimension, LimitReport, Outcome, format_duration};
 use paceline_http::{Call, NoAnswer};
-use paceline_providers::{Answer, Asked, Reading, SoFar, Usage, model_of_path, reference_to};
+use paceline_providers::{Answer, Asked, Reading, SoFar, Usage, billed_model, reference_to};
 
 use crate::awaited::AwaitedAnswer;
 use crate::backend::Backend;
@@ -273,8 +272,7 @@ impl Backend {
         if prices.is_empty() {
             return Money::default();
         }
-        let model = asked.model().map(Cow::Borrowed).or_else(|| model_of_path(url).map(Cow::Owned));
-        prices.of(&model.unwrap_or_default()).of_usage(usage)
+        prices.of(&billed_model(asked.model(), url).unwrap_or_default()).of_usage(usage)
     }
 
     /// `unread`: the bytes of a body that was too long to be kept; the answer has none then.

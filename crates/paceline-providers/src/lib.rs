@@ -104,7 +104,7 @@ pub use later::{answers_later, is_json, names_later};
 pub use models::{models_of, names_models};
 pub use outline::{Asked, model_of};
 pub use partial::{joined, remainder};
-pub use path_model::{model_of_path, models_in_path};
+pub use path_model::{billed_model, model_of_path, models_in_path};
 pub use reading::{Action, NoResponse, Reading, no_response};
 pub use references::{reference_to, references_of};
 pub use rule::{Phrase, Place, Rule};

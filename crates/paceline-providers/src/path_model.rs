@@ -1,5 +1,6 @@
 //! The model that the path of a call names.
 
+use std::borrow::Cow;
 use std::iter::once;
 
 use percent_encoding::percent_decode_str;
@@ -41,6 +42,11 @@ pub fn model_of_path(url: &str) -> Option<String> {
         _ => &part,
     };
     Some(name.to_owned())
+}
+
+/// The model that a call is billed as: that which its body names, else that of its path.
+pub fn billed_model<'a>(named: Option<&'a str>, url: &str) -> Option<Cow<'a, str>> {
+    named.map(Cow::Borrowed).or_else(|| model_of_path(url).map(Cow::Owned))
 }
 
 /// Whether behind a colon stands what is to be done, and no version.

@@ -6,7 +6,7 @@ use std::fmt;
 use http::Method;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use paceline_config::CallNames;
-use paceline_providers::model_of_path;
+use paceline_providers::billed_model;
 use paceline_store::{CustomId, End, LineForm, ResultBody, ResultLine};
 use serde_json::value::RawValue;
 
@@ -279,7 +279,7 @@ pub(crate) fn model(body: &str, param: &'static str) -> Result<Option<String>, F
 impl Line<'_> {
     /// The model that its call is billed as: that of its body, or of its path.
     pub(crate) fn billed_model(&self) -> Option<Cow<'_, str>> {
-        self.model.as_deref().map(Cow::Borrowed).or_else(|| model_of_path(&self.url).map(Cow::Owned))
+        billed_model(self.model.as_deref(), &self.url)
     }
 
     /// What its scope follows from. Its group is its label.

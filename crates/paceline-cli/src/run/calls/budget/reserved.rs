@@ -43,11 +43,10 @@ impl Reserved<'_> {
             let mut outgrew = std::pin::pin!(self.budget.outgrew.notified());
             outgrew.as_mut().enable();
             let answers = self.budget.ledger().models.get(&self.expected.model).cloned().unwrap_or_default();
-            let is_longer = known().likely > self.expected.prompt.likely || self.budget.has_too_little();
-            if answers.beyond > self.expected.usage.output_tokens
+            let may_use_more = answers.beyond > self.expected.usage.output_tokens
                 || answers.dearer != self.expected.dearer_model
-                || is_longer
-            {
+                || known().likely > self.expected.prompt.likely;
+            if may_use_more || self.budget.has_too_little() {
                 return;
             }
             outgrew.await;
