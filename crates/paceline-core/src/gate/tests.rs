@@ -36,17 +36,22 @@ fn where_refusals_are_fast_silence_opens_too() {
 }
 
 #[test]
-fn after_a_long_closure_a_refusal_may_take_longer_than_usual() {
-    let mut gate = Gate::new();
-    gate.begins(at(0));
-    gate.close(at(0), Duration::from_secs(4), Duration::from_secs(5), 1.0, None);
-    gate.sent(at(4), 1);
-    assert!(gate.reopens(at(4)));
-    let (usual, passes) = (Duration::from_millis(2), at(4) + Duration::from_micros(31_250));
-    assert_eq!(gate.admit(at(4), Some(usual)), Admit::At { at: passes, cause: WaitCause::Canary });
-    assert_eq!(gate.next_change(Some(usual)), Some(passes));
-    assert_eq!(gate.silent(at(4) + Duration::from_millis(31), usual), None, "it may still be refused");
-    assert_eq!(gate.silent(passes, usual).map(|it| (it.canary, it.opened)), Some((at(4), passes)));
+fn a_refusal_may_take_longer_than_usual_by_a_part_of_the_closure() {
+    let usual = Duration::from_millis(2);
+    for (closed, patience) in [(8, 2), (40, 5), (160, 20), (450, 30), (4_000, 30)] {
+        let mut gate = Gate::new();
+        let (closed, patience) = (Duration::from_millis(closed), Duration::from_millis(patience));
+        gate.begins(at(0));
+        gate.close(at(0), closed, Duration::from_secs(5), 1.0, None);
+        let sent = at(0) + closed;
+        gate.sent(sent, 1);
+        assert!(gate.reopens(sent));
+        let passes = sent + patience;
+        assert_eq!(gate.admit(sent, Some(usual)), Admit::At { at: passes, cause: WaitCause::Canary });
+        assert_eq!(gate.next_change(Some(usual)), Some(passes));
+        assert_eq!(gate.silent(sent + patience.mul_f64(0.99), usual), None, "it may still be refused");
+        assert_eq!(gate.silent(passes, usual).map(|it| (it.canary, it.opened)), Some((sent, passes)));
+    }
 }
 
 /// Also where nothing was ever admitted: no call has begun it then, and the clock of a process does not begin at 0.
