@@ -90,6 +90,31 @@ fn bodies_that_are_no_text_are_kept_whole() {
     assert!(verify_line(line.as_bytes()).is_some());
 }
 
+/// A program that cannot read one line loses those behind it.
+#[test]
+fn bodies_that_some_programs_do_not_read_are_written_so_that_they_do() {
+    let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+    let objects = format!("{}1{}", r#"{"a":"#.repeat(101), "}".repeat(101));
+    let brackets = format!(r#"{{"a":"{}"}}"#, "[".repeat(5_000));
+    for (body, is) in [
+        (nested(100), None),
+        (brackets, None),
+        (nested(101), Some(json!(nested(101)))),
+        (nested(5_000), Some(json!(nested(5_000)))),
+        (objects.clone(), Some(json!(objects))),
+        (r#"{"a":"\ud83d\ude00 \u2028","\u00e9":"\\ud800 \"[\\"}"#.into(), None),
+        (r#"{"a": "odd \ud83d end"}"#.into(), Some(json!({"a": "odd \u{fffd} end"}))),
+        (r#"["\udE00\ud83d\ud83D\ude00", 1]"#.into(), Some(json!(["\u{fffd}\u{fffd}\u{1f600}", 1]))),
+        (r#"{"\ud83d":"\\ud83d \u00e9 \ud83d"}"#.into(), Some(json!({"\u{fffd}": "\\ud83d \u{e9} \u{fffd}"}))),
+    ] {
+        let line = line(body.as_bytes());
+        let read: Value = serde_json::from_str(&line).expect("each program reads it");
+        let is = is.unwrap_or_else(|| serde_json::from_str(&body).expect("JSON"));
+        assert_eq!(read["response"]["body"], is);
+        assert!(verify_line(line.as_bytes()).is_some(), "{body}");
+    }
+}
+
 #[test]
 fn a_proof_carries_what_providers_say() {
     let answer = ResultBody::Response {

@@ -240,10 +240,14 @@ fn raw_body(body: &[u8]) -> Box<RawValue> {
     let Ok(text) = std::str::from_utf8(body) else { return binary(body) };
     // A byte order mark before JSON is no part of it.
     match serde_json::from_str::<&RawValue>(text.strip_prefix('\u{feff}').unwrap_or(text)) {
-        Ok(json) => match compact(json.get()) {
-            Cow::Borrowed(_) => json.to_owned(),
-            Cow::Owned(compact) => RawValue::from_string(compact).expect("JSON stays JSON without the space between"),
-        },
+        Ok(json) if is_deep(json.get()) => raw(&text),
+        Ok(json) => {
+            let compact = compact(json.get());
+            match text_alone(&compact).map_or(compact, Cow::Owned) {
+                Cow::Borrowed(_) => json.to_owned(),
+                Cow::Owned(json) => RawValue::from_string(json).expect("JSON stays JSON with these changes"),
+            }
+        }
         Err(_) => raw(&text),
     }
 }
@@ -279,4 +283,52 @@ fn compact(json: &str) -> Cow<'_, str> {
     }
     kept.push_str(&json[from..]);
     Cow::Owned(kept)
+}
+
+/// Valid JSON in which each half of a pair of surrogates is a `\ufffd`, for readers that take texts alone,
+/// such as jq; none where it has no such half.
+fn text_alone(json: &str) -> Option<String> {
+    let unit = |at: usize| {
+        let escape = json.get(at..at + 6).filter(|escape| escape.starts_with("\\u"))?;
+        u16::from_str_radix(&escape[2..], 16).ok()
+    };
+    let (mut whole, mut done, mut at) = (String::new(), 0, 0);
+    while let Some(escape) = json[at..].find('\\').map(|found| at + found) {
+        at = escape + 2;
+        let Some(first) = unit(escape) else { continue };
+        at = escape + 6;
+        match first {
+            0xD800..0xDC00 if unit(at).is_some_and(|second| (0xDC00..0xE000).contains(&second)) => at += 6,
+            0xD800..0xE000 => {
+                whole += &json[done..escape];
+                whole += "\\ufffd";
+                done = at;
+            }
+            _ => {}
+        }
+    }
+    (done > 0).then(|| whole + &json[done..])
+}
+
+/// So deep a body may be nested: some programs read a line of 128 levels at the most, of which a few are around it.
+const DEEPEST: usize = 100;
+
+/// Whether valid JSON is nested deeper than some programs read it.
+fn is_deep(json: &str) -> bool {
+    if memchr::memchr2_iter(b'[', b'{', json.as_bytes()).nth(DEEPEST).is_none() {
+        return false;
+    }
+    let (mut in_string, mut escaped, mut depth) = (false, false, 0_usize);
+    json.bytes().any(|byte| {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_string,
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth -= 1,
+            _ => {}
+        }
+        depth > DEEPEST
+    })
 }

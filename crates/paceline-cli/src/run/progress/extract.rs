@@ -142,8 +142,7 @@ fn fill(file: File, paths: &Paths, pointer: &str) -> io::Result<Values> {
         let value = answer.and_then(|answer| at(answer, pointer));
         values.answers += 1;
         values.found += u64::from(value.is_some());
-        let whole = value.and_then(|value| text_alone(value.get())).map(RawValue::from_string).transpose()?;
-        serde_json::to_writer(&mut flat, &FlatLine { custom_id, value: whole.as_deref().or(value) })?;
+        serde_json::to_writer(&mut flat, &FlatLine { custom_id, value })?;
         flat.write_all(b"\n")?;
     }
     flat.flush()?;
@@ -184,33 +183,8 @@ struct Batch<'a> {
     message: Option<&'a RawValue>,
 }
 
-/// A JSON value in which each half of a pair of surrogates is a `\ufffd`, for readers that take texts alone; none where it has no
-/// such half.
-fn text_alone(json: &str) -> Option<String> {
-    let unit = |at: usize| {
-        let escape = json.get(at..at + 6).filter(|escape| escape.starts_with("\\u"))?;
-        u16::from_str_radix(&escape[2..], 16).ok()
-    };
-    let (mut whole, mut done, mut at) = (String::new(), 0, 0);
-    while let Some(escape) = json[at..].find('\\').map(|found| at + found) {
-        at = escape + 2;
-        let Some(first) = unit(escape) else { continue };
-        at = escape + 6;
-        match first {
-            0xD800..0xDC00 if unit(at).is_some_and(|second| (0xDC00..0xE000).contains(&second)) => at += 6,
-            0xD800..0xE000 => {
-                whole += &json[done..escape];
-                whole += "\\ufffd";
-                done = at;
-            }
-            _ => {}
-        }
-    }
-    (done > 0).then(|| whole + &json[done..])
-}
-
-/// The value at a JSON pointer, as it is written. What stands beside it is not read: an answer may hold what is JSON and no text,
-/// such as half a pair of surrogates.
+/// The value at a JSON pointer, as it is written. What stands beside it is not read: a line of an older version may hold what is
+/// JSON and no text, such as half a pair of surrogates.
 fn at<'a>(value: &'a RawValue, pointer: &str) -> Option<&'a RawValue> {
     let Some((token, rest)) = pointer.strip_prefix('/').map(|path| path.split_at(path.find('/').unwrap_or(path.len())))
     else {
@@ -229,18 +203,6 @@ fn at<'a>(value: &'a RawValue, pointer: &str) -> Option<&'a RawValue> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn half_a_pair_of_surrogates_is_no_text() {
-        for (json, is) in [
-            (r#""odd \ud83d end""#, r#""odd \ufffd end""#),
-            (r#"["\udE00\ud83d\ud83D\ude00", 1]"#, r#"["\ufffd\ufffd\ud83D\ude00", 1]"#),
-            (r#"{"\ud83d": "\\ud83d \u00e9 \ud83d"}"#, r#"{"\ufffd": "\\ud83d \u00e9 \ufffd"}"#),
-        ] {
-            assert_eq!(text_alone(json).as_deref(), Some(is));
-        }
-        assert_eq!(text_alone(r#""\\ud83d \ud83d\ude00 \n""#), None);
-    }
 
     #[test]
     fn a_pointer_that_the_first_answers_lack_is_told_once() {
