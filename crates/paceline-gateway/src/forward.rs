@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::Either::{Left, Right};
-use http::header::CONNECTION;
+use http::header::{CONNECTION, CONTENT_SECURITY_POLICY};
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use http_body_util::{BodyExt as _, Either, Full};
@@ -138,6 +138,8 @@ pub(crate) async fn forward(
         fields.insert(gateway::FALLBACK, fallback);
     }
     told.unknown_at.into_iter().for_each(|step| _ = fields.append(gateway::UNKNOWN_AT, step));
+    // A browser that shows it as a page must not let it read this gateway's own, nor what stands beside it there.
+    fields.append(CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
     if keeps_much {
         fields.insert(CONNECTION, HeaderValue::from_static("close"));
     }

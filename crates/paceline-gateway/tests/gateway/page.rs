@@ -36,6 +36,19 @@ async fn the_page_is_whole_and_loads_nothing_from_elsewhere() {
     assert!(!html.contains("<script>") && !html.contains(" style=") && !html.contains(" onclick="));
 }
 
+/// Both have one origin: a script of an upstream could read the page, and the key that an operator typed there.
+#[tokio::test]
+async fn a_page_of_an_upstream_has_an_origin_of_its_own() {
+    let own = [("content-type", "text/html"), ("content-security-policy", "default-src *")];
+    let (api, _) = counted(move |_| answer(200, &own, "<script src=evil.js></script>")).await;
+    let served = Served::new(api, "", Bounds::default());
+    for request in [served.client.get(format!("{}/page", served.url)), served.post()] {
+        let got = request.send().await.unwrap();
+        let policies: Vec<_> = got.headers().get_all("content-security-policy").iter().collect();
+        assert_eq!(policies, ["default-src *", "sandbox"], "browsers heed all of them");
+    }
+}
+
 #[tokio::test]
 async fn with_keys_of_clients_the_page_is_shown_and_its_state_is_not() {
     let (api, _) = counted(|_| answer(200, &[], OK)).await;
