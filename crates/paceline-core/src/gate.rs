@@ -58,9 +58,9 @@ const PART: u32 = 8;
 /// ... and no longer than so many times the longest wait of our own choice.
 const MOST: u32 = 2;
 
-/// Refusals do not all take the same time, and less so where little is sent. Where a canary is refused later than usual, others must
-/// not have left behind it, and the closure must not begin anew: this part of the time that the gate has been closed is waited, where
-/// that is longer, ...
+/// Refusals do not all take the same time, and less so where little is sent. Where a canary is refused later than usual, others
+/// must not have left behind it, and the closure must not begin anew: this part of the time that the gate has been closed is
+/// waited, where that is longer, ...
 const PATIENCE: u32 = 8;
 
 /// ... and no longer than this: what a busy machine is late by.
@@ -268,8 +268,8 @@ impl Gate {
     }
 
     /// When a canary that left then has passed, if it is not refused before: `silence` later, or a [part](PATIENCE) of the time
-    /// for which the gate has been closed, [30 ms](LATE) at most. A refusal that comes a little late does not open it. After an [unusual](UNUSUAL)
-    /// closure the longest wait of our own choice is as little of it.
+    /// for which the gate has been closed, [30 ms](LATE) at most. A refusal that comes a little late does not open it. After an
+    /// [unusual](UNUSUAL) closure the longest wait of our own choice is as little of it.
     fn passes_by_silence(&self, sent: Instant, silence: Duration) -> Instant {
         let closed = sent.saturating_since(self.since);
         sent + silence.max(if closed > UNUSUAL { LONGEST_CLOSURE } else { (closed / PATIENCE).min(LATE) })
