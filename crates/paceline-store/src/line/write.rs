@@ -260,23 +260,13 @@ fn binary(body: &[u8]) -> Box<RawValue> {
 
 /// Valid JSON without the space between its tokens; its strings, numbers and order stay as they are.
 fn compact(json: &str) -> Cow<'_, str> {
-    let (mut in_string, mut escaped) = (false, false);
-    let mut kept = String::new();
-    let mut from = 0;
-    for (at, byte) in json.bytes().enumerate() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' => escaped = in_string,
-            b'"' => in_string = !in_string,
-            b' ' | b'\t' | b'\n' | b'\r' if !in_string => {
-                if from == 0 {
-                    kept.reserve(json.len());
-                }
-                kept.push_str(&json[from..at]);
-                from = at + 1;
-            }
-            _ => {}
+    let (mut kept, mut from) = (String::new(), 0);
+    for (at, _) in outside_strings(json).filter(|(_, byte)| matches!(byte, b' ' | b'\t' | b'\n' | b'\r')) {
+        if from == 0 {
+            kept.reserve(json.len());
         }
+        kept.push_str(&json[from..at]);
+        from = at + 1;
     }
     if from == 0 {
         return Cow::Borrowed(json);
@@ -285,8 +275,8 @@ fn compact(json: &str) -> Cow<'_, str> {
     Cow::Owned(kept)
 }
 
-/// Valid JSON in which each half of a pair of surrogates is a `\ufffd`, for readers that take texts alone,
-/// such as jq; none where it has no such half.
+/// Valid JSON in which each half of a pair of surrogates is a `\ufffd`, for readers that take texts alone, such as jq; none where
+/// it has no such half.
 fn text_alone(json: &str) -> Option<String> {
     let unit = |at: usize| {
         let escape = json.get(at..at + 6).filter(|escape| escape.starts_with("\\u"))?;
@@ -318,17 +308,28 @@ fn is_deep(json: &str) -> bool {
     if memchr::memchr2_iter(b'[', b'{', json.as_bytes()).nth(DEEPEST).is_none() {
         return false;
     }
-    let (mut in_string, mut escaped, mut depth) = (false, false, 0_usize);
-    json.bytes().any(|byte| {
+    let mut depth = 0_usize;
+    outside_strings(json).any(|(_, byte)| {
         match byte {
-            _ if escaped => escaped = false,
-            b'\\' => escaped = in_string,
-            b'"' => in_string = !in_string,
-            _ if in_string => {}
             b'[' | b'{' => depth += 1,
             b']' | b'}' => depth -= 1,
             _ => {}
         }
         depth > DEEPEST
+    })
+}
+
+/// The bytes of valid JSON that are in no string, each with its place.
+fn outside_strings(json: &str) -> impl Iterator<Item = (usize, u8)> + '_ {
+    let (mut in_string, mut escaped) = (false, false);
+    json.bytes().enumerate().filter(move |(_, byte)| {
+        let is_outside = !in_string;
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_string,
+            b'"' => in_string = !in_string,
+            _ => {}
+        }
+        is_outside && !in_string
     })
 }
