@@ -28,6 +28,7 @@ impl Counter {
     }
 
     /// The earliest instant, from `now` on, at which `units` fit.
+    #[inline(always)]
     pub(crate) fn fits_at(&self, now: Instant, units: u64) -> Instant {
         match self {
             _ if units == 0 => now,
@@ -38,11 +39,13 @@ impl Counter {
     }
 
     /// When `units` may leave, and what they wait for: the limit, or the part of it that this pacer may use.
+    #[inline(always)]
     pub(super) fn admit(&self, now: Instant, quota: &Quota, units: u64) -> Admit {
         let at = self.fits_at(now, units);
-        if at <= now {
-            return Admit::Now;
-        }
+        if at <= now { Admit::Now } else { self.waits(now, at, quota, units) }
+    }
+
+    fn waits(&self, now: Instant, at: Instant, quota: &Quota, units: u64) -> Admit {
         let cause =
             if self.fits_in(quota, now, units) > now { WaitCause::quota(quota) } else { WaitCause::share(quota) };
         if at == Instant::MAX { Admit::OnRelease { cause } } else { Admit::At { at, cause } }
@@ -96,6 +99,7 @@ impl Counter {
         if units == 0 { Vec::new() } else { alloc::vec![TakenState { ago, units }] }
     }
 
+    #[inline(always)]
     pub(super) fn take(&mut self, now: Instant, units: u64) {
         match self {
             _ if units == 0 => {}

@@ -57,41 +57,57 @@ impl SlidingWindow {
         self.used - self.units_of_first(self.expired(now))
     }
 
+    #[inline(always)]
     pub(super) fn fits_at(&self, now: Instant, units: u64) -> Instant {
         self.fits_under(self.limit, now, units)
     }
 
+    #[inline(always)]
     pub(super) fn fits_under(&self, limit: u64, now: Instant, units: u64) -> Instant {
         let now = now.max(self.last);
         let excess = self.used.saturating_add(units).saturating_sub(limit);
-        if excess == 0 {
-            return now;
-        }
+        if excess == 0 { now } else { self.frees_at(now, excess) }
+    }
+
+    /// When so many of the units that were taken have left.
+    fn frees_at(&self, now: Instant, excess: u64) -> Instant {
         let frees = self.sums.reaches(excess, |place| self.units(place));
         // More than the limit never fits; an allowance may be that small.
         frees.map_or(Instant::MAX, |place| self.leaves(self.entries[place]).max(now))
     }
 
+    #[inline(always)]
     pub(super) fn take(&mut self, now: Instant, units: u64) {
         let now = now.max(self.last);
         self.last = now;
         // Most calls are in the slot of the last one: they need no division, and what is over can stay until the next slot.
         if now.as_nanos() - self.newest * self.slot >= self.slot {
-            self.newest = now.as_nanos() / self.slot;
-            self.forget(now);
+            self.begin_slot(now);
         }
         let units = units.min(LARGEST_LIMIT.saturating_sub(self.used));
         self.used += units;
         let mut left = units;
-        let slot = self.newest as u32;
         if let Some(newest) = self.entries.back_mut()
-            && newest.slot == slot
+            && newest.slot == self.newest as u32
         {
             let merged = left.min(u64::from(u32::MAX - newest.units));
             newest.units += merged as u32;
             left -= merged;
             self.sums.add_to_newest(merged);
         }
+        if left > 0 {
+            self.push(left);
+        }
+    }
+
+    fn begin_slot(&mut self, now: Instant) {
+        self.newest = now.as_nanos() / self.slot;
+        self.forget(now);
+    }
+
+    /// Adds as many entries in the present slot as these units need.
+    fn push(&mut self, mut left: u64) {
+        let slot = self.newest as u32;
         while left > 0 {
             let units = left.min(u64::from(u32::MAX));
             self.entries.push_back(Entry { slot, units: units as u32 });

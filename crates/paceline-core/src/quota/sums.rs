@@ -14,11 +14,14 @@ pub(super) struct Sums {
     first: u64,
     next: u64,
     levels: [VecDeque<u64>; LEVELS],
+    /// By so much has the newest entry become larger since it was summed up: most calls change that alone.
+    rest: u64,
 }
 
 impl Sums {
     /// One more entry, at the end.
     pub(super) fn push(&mut self, units: u64) {
+        self.sum_up();
         for (level, sums) in (1..).zip(&mut self.levels) {
             match sums.get_mut(place_of(self.first, self.next, level)) {
                 Some(sum) => *sum += units,
@@ -30,6 +33,7 @@ impl Sums {
 
     /// Removes the first entry, which had so many units.
     pub(super) fn pop(&mut self, units: u64) {
+        self.sum_up();
         for (level, sums) in (1..).zip(&mut self.levels) {
             if behind(self.first, level) == self.first + 1 {
                 sums.pop_front();
@@ -41,12 +45,18 @@ impl Sums {
     }
 
     /// The newest entry has become larger.
-    pub(super) fn add_to_newest(&mut self, units: u64) {
-        self.levels.iter_mut().filter_map(VecDeque::back_mut).for_each(|sum| *sum += units);
+    pub(super) const fn add_to_newest(&mut self, units: u64) {
+        self.rest += units;
+    }
+
+    fn sum_up(&mut self) {
+        let rest = core::mem::take(&mut self.rest);
+        self.levels.iter_mut().filter_map(VecDeque::back_mut).for_each(|sum| *sum += rest);
     }
 
     /// The entry in that place has become smaller.
     pub(super) fn subtract(&mut self, place: usize, units: u64) {
+        self.sum_up();
         self.parts_of(place).for_each(|sum| *sum -= units);
     }
 
@@ -56,7 +66,7 @@ impl Sums {
         let mut sum = 0;
         for (level, sums) in (1..LEVELS as u32 + 1).zip(&self.levels).rev() {
             while behind(at, level) <= end {
-                sum += sums[self.place(at, level)];
+                sum += self.sum(sums, at, level).expect("the part of an entry");
                 at = behind(at, level);
             }
         }
@@ -67,7 +77,7 @@ impl Sums {
     pub(super) fn reaches(&self, units: u64, entry: impl Fn(usize) -> u64) -> Option<usize> {
         let (mut at, mut left) = (self.first, units);
         for (level, sums) in (1..LEVELS as u32 + 1).zip(&self.levels).rev() {
-            while let Some(sum) = sums.get(self.place(at, level)).filter(|sum| **sum < left) {
+            while let Some(sum) = self.sum(sums, at, level).filter(|sum| *sum < left) {
                 left -= sum;
                 at = behind(at, level);
             }
@@ -92,8 +102,11 @@ impl Sums {
         (1..).zip(&mut self.levels).filter_map(move |(level, sums)| sums.get_mut(place_of(first, at, level)))
     }
 
-    fn place(&self, at: u64, level: u32) -> usize {
-        place_of(self.first, at, level)
+    /// The sum that an entry is part of, where there is such a part.
+    fn sum(&self, sums: &VecDeque<u64>, at: u64, level: u32) -> Option<u64> {
+        let place = place_of(self.first, at, level);
+        let rest = if place + 1 == sums.len() { self.rest } else { 0 };
+        sums.get(place).map(|sum| sum + rest)
     }
 }
 
