@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use crate::adaptive::LONGEST_CLOSURE;
 use crate::admit::{Admit, PauseCause, WaitCause};
-use crate::time::Instant;
+use crate::time::{Instant, earlier};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Door {
@@ -167,12 +167,13 @@ impl Gate {
     }
 
     /// When [`silent`](Self::silent) or [`reopens`](Self::reopens) has something to do next.
+    #[inline]
     pub(crate) fn next_change(&self, silence: Option<Duration>) -> Option<Instant> {
         let canary = match (self.door, silence) {
             (Door::Canary { sent, .. }, Some(silence)) => Some(self.passes_by_silence(sent, silence)),
             _ => None,
         };
-        [canary, self.closed.then_some(self.until)].into_iter().flatten().min()
+        earlier(canary, self.closed.then_some(self.until))
     }
 
     /// Sets when the call was sent whose refusal may begin a closure.

@@ -23,6 +23,7 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
+    #[inline]
     pub(crate) fn admit(&self, now: Instant) -> Admit {
         match (&self.stopped, self.until) {
             (Some(reason), _) => Admit::OnRelease { cause: WaitCause::Stopped { reason: reason.clone() } },
@@ -119,6 +120,7 @@ pub(crate) struct RunningClock {
 
 impl RunningClock {
     /// Stops the clock or lets it run.
+    #[inline]
     pub(crate) fn set_standing(&mut self, now: Instant, standing: bool) {
         match (self.since, standing) {
             (None, true) => self.since = Some(now),

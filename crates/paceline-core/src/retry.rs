@@ -113,11 +113,19 @@ pub struct Decision {
 /// let second = decide(&config, Pace::Auto, &Tried { attempts: 1, ..Tried::default() }, &overloaded, &mut rng);
 /// assert_eq!(second.then, Then::GiveUp(GiveUp::Retries));
 /// ```
+#[inline]
 pub fn decide(config: &Retry, pace: Pace, tried: &Tried, outcome: &Outcome, rng: &mut Rng) -> Decision {
     let (counted, retried) = (Counted::of(outcome), outcome.retried);
+    if outcome.class == Class::Success {
+        return Decision { counted, retried, then: Then::Done };
+    }
     let tried = &Tried { attempts: tried.attempts.saturating_add(retried), ..*tried };
-    let then = match outcome.unknown.ends().or_else(|| bound(config, tried, outcome.class, counted)) {
-        _ if outcome.class == Class::Success => Then::Done,
+    Decision { counted, retried, then: unless_done(config, pace, tried, outcome, counted, rng) }
+}
+
+/// What follows where the item is not done.
+fn unless_done(config: &Retry, pace: Pace, tried: &Tried, outcome: &Outcome, counted: Counted, rng: &mut Rng) -> Then {
+    match outcome.unknown.ends().or_else(|| bound(config, tried, outcome.class, counted)) {
         Some(reason) => Then::GiveUp(reason),
         None => {
             let wait = wait(config, pace, tried, outcome, rng);
@@ -127,8 +135,7 @@ pub fn decide(config: &Retry, pace: Pace, tried: &Tried, outcome: &Outcome, rng:
                 _ => Then::Again(wait),
             }
         }
-    };
-    Decision { counted, retried, then }
+    }
 }
 
 /// Whether an item is owed a call though its deadline is over: it was due for one before that and was not called, for no

@@ -34,7 +34,7 @@ use crate::rng::Rng;
 use crate::server_limits::{Carrier, ServerLimits};
 use crate::snapshot::Totals;
 use crate::spacing::Spacing;
-use crate::time::Instant;
+use crate::time::{Instant, earlier};
 
 /// How long an idle scope keeps what it has learnt: a restored rate of that age counts a sixty-fourth, and a cap is dropped.
 const RETENTION: Duration = Duration::from_mins(60);
@@ -306,7 +306,7 @@ impl Scope {
 
     /// When a hold or a closure ends by itself, if there is one.
     pub(crate) fn next_reopening(&self) -> Option<Instant> {
-        [self.hold.until().map(|(until, _)| until), self.gate.next_change(self.silence())].into_iter().flatten().min()
+        earlier(self.hold.until().map(|(until, _)| until), self.gate.next_change(self.silence()))
     }
 
     /// The clock of deadlines stands still while the scope, or all of the account, is held or stopped.

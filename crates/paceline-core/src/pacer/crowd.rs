@@ -109,6 +109,7 @@ impl Pacer {
     /// A scope whose calls are not answered takes few places, unless it is alone; those whose last call waited in vain take few
     /// together; and requests behind all others leave some. Where other scopes may come, those that have answered are left half,
     /// and none takes more than half beside others that answer.
+    #[inline]
     pub(super) fn admit_place(&self, now: Instant, place: u32, ask: &Ask<'_>) -> Admit {
         let leaves = self.in_flight.admit_under(self.in_flight.limit(), ask);
         if !leaves.is_now() {

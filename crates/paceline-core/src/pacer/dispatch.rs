@@ -10,7 +10,7 @@ use crate::queue::{Place, Slot};
 use crate::request::{Event, Request, Ticket};
 use crate::scope::Scope;
 use crate::slots::{Entry, Stage};
-use crate::time::Instant;
+use crate::time::{Instant, earlier};
 
 /// For so many heads that may leave later, the timer also respects the account. For the others it uses the time of the scope:
 /// a timer that is too early changes nothing.
@@ -140,6 +140,7 @@ impl Pacer {
     }
 
     /// A call of a scope left or ended that waits for nothing.
+    #[inline(always)]
     fn note_quiet(&mut self, now: Instant, place: u32) {
         self.note_opened(place);
         let scope = &mut self.scopes[place];
@@ -151,6 +152,7 @@ impl Pacer {
 
     /// Whether a new request may leave without a place in the queue: none waits, no time of a scope or of the account has come
     /// since the last input, and every rule admits it. Then all else that [`pump`](Self::pump) does would change nothing.
+    #[inline]
     pub(super) fn leaves_at_once(&self, now: Instant, place: u32, request: &Request) -> bool {
         let scope = &self.scopes[place];
         self.none_waits()
@@ -396,8 +398,4 @@ impl Pacer {
         }
         Some(at)
     }
-}
-
-fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
-    [a, b].into_iter().flatten().min()
 }

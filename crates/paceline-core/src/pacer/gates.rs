@@ -129,10 +129,14 @@ impl Pacer {
     }
 
     /// Tells the others that the gate of a scope is open again, where they know that it was closed.
+    #[inline]
     pub(super) fn note_opened(&mut self, place: u32) {
-        if self.gates.closed.is_empty() || self.scopes[place].is_closed() {
-            return;
+        if !self.gates.closed.is_empty() && !self.scopes[place].is_closed() {
+            self.tell_opened(place);
         }
+    }
+
+    fn tell_opened(&mut self, place: u32) {
         let name = self.scopes[place].name.clone();
         if self.gates.closed.remove(&name).is_some() {
             let opened = BoardStep::Post { values: vec![OPENED, 0], lasts: TOLD_AFTER };

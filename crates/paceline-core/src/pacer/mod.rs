@@ -450,6 +450,7 @@ impl Pacer {
         scope
     }
 
+    #[inline(always)]
     fn admit_ask(&self, now: Instant, place: u32, ask: &Ask<'_>) -> Admit {
         let mut strictest = self.admit_scope(now, place, ask);
         strictest.tighten(self.admit_place(now, place, ask));
@@ -458,6 +459,7 @@ impl Pacer {
     }
 
     /// By the rules of the scope, and of all processes that share its gate.
+    #[inline(always)]
     fn admit_scope(&self, now: Instant, place: u32, ask: &Ask<'_>) -> Admit {
         let mut strictest = self.scopes[place].admit(now, ask);
         strictest.tighten(self.admit_canary(now, place));
@@ -466,6 +468,7 @@ impl Pacer {
         strictest
     }
 
+    #[inline(always)]
     fn admit_account(&self, now: Instant, ask: &Ask<'_>) -> Admit {
         // Without a share there is no room either, and when there will be some only the former estimates.
         let mut strictest = self.hold.admit(now);

@@ -14,7 +14,7 @@ use crate::adaptive::{Belief, OFFICE, Reaction, Report, Word};
 use crate::admit::PauseCause;
 use crate::fleet::{BoardStep, Member, MemberId, Note};
 use crate::request::{Event, ScopeId};
-use crate::time::Instant;
+use crate::time::{Instant, earlier};
 
 /// A process that comes later goes on from what was believed so long ago at most.
 const BELIEVED: Duration = Duration::from_mins(10);
@@ -107,10 +107,10 @@ impl Pacer {
                 // Until its next call, or until it hears of one.
                 self.paces.names.remove(&name);
             }
-            due = [due, again].into_iter().flatten().min();
+            due = earlier(due, again);
         }
         self.paces.due = due;
-        member.speaks_again([due, self.pots.due()].into_iter().flatten().min());
+        member.speaks_again(earlier(due, self.pots.due()));
     }
 
     /// Each scope goes on by itself.

@@ -107,7 +107,7 @@ impl Pots {
 
     /// A call leaves.
     pub(super) fn take(&mut self, now: Instant, scope: &Arc<str>, cost: &Cost) {
-        for pot in self.of.get_mut(scope).into_iter().flatten().filter(|pot| pot.unknown <= now) {
+        for pot in self.of_scope(scope).filter(|pot| pot.unknown <= now) {
             pot.ripen(now);
             pot.drawn = pot.drawn.saturating_sub_unsigned(cost.get(&pot.dimension));
             pot.used = now;
@@ -116,10 +116,17 @@ impl Pots {
 
     /// A call has ended, for which so much was reserved.
     pub(super) fn end(&mut self, scope: &Arc<str>, reserved: &Cost, actual: &Cost) {
-        for pot in self.of.get_mut(scope).into_iter().flatten() {
+        for pot in self.of_scope(scope) {
             let (reserved, actual) = (reserved.get(&pot.dimension), actual.get(&pot.dimension));
             pot.drawn = pot.drawn.saturating_add_unsigned(reserved).saturating_sub_unsigned(actual);
         }
+    }
+
+    /// Mostly there are none at all, and nothing is looked for.
+    #[inline]
+    fn of_scope(&mut self, scope: &Arc<str>) -> impl Iterator<Item = &mut Pot> {
+        let pots = if self.of.is_empty() { None } else { self.of.get_mut(scope) };
+        pots.into_iter().flatten()
     }
 }
 

@@ -30,14 +30,20 @@ struct Noted {
 }
 
 impl Noted {
+    #[inline]
     fn note(&mut self, place: u32) {
+        if self.is_noted.get(place as usize) != Some(&true) {
+            self.add(place);
+        }
+    }
+
+    fn add(&mut self, place: u32) {
         let index = place as usize;
         if self.is_noted.len() <= index {
             self.is_noted.resize(index + 1, false);
         }
-        if !core::mem::replace(&mut self.is_noted[index], true) {
-            self.places.push(place);
-        }
+        self.is_noted[index] = true;
+        self.places.push(place);
     }
 
     /// All of them, in order; none is noted then.
