@@ -207,9 +207,7 @@ impl Driver {
     }
 
     pub(crate) fn complete(self: &Arc<Self>, ticket: Ticket, outcome: Outcome) -> NextAction {
-        // Taken where it is needed: each closure that had it as its own would move it once more.
-        let mut outcome = Some(outcome);
-        self.act(|pacer, now| pacer.complete(now, ticket, outcome.take().expect("an action runs once")))
+        self.act(|pacer, now| pacer.complete(now, ticket, outcome))
     }
 
     /// Takes what the head of an answer announces.
@@ -252,6 +250,7 @@ impl Driver {
     }
 
     /// Changes the pacer, and delivers its events to the waiting callers.
+    #[inline(always)]
     pub(crate) fn act<T>(self: &Arc<Self>, action: impl FnOnce(&mut Pacer, Instant) -> T) -> T {
         self.change(|state, now, _| action(&mut state.pacer, now))
     }
@@ -286,10 +285,13 @@ impl Driver {
     }
 
     /// Runs an action under the lock, and delivers its notifications once the lock is released.
+    #[inline(always)]
     fn change<T>(self: &Arc<Self>, action: impl FnOnce(&mut State, Instant, &mut Notifications) -> T) -> T {
         let mut notifications = Notifications::default();
         let result = self.change_locked(&mut notifications, action);
         if notifications.is_empty() {
+            // There is nothing to drop, which the compiler does not see.
+            std::mem::forget(notifications);
             return result;
         }
         // A second panic while a permit is dropped by unwinding would abort the program.
@@ -302,6 +304,7 @@ impl Driver {
     }
 
     /// Runs an action under the lock, without the delivery. The notifications outlive the lock also when the action panics.
+    #[inline(always)]
     fn change_locked<T>(
         self: &Arc<Self>,
         notifications: &mut Notifications,
@@ -323,6 +326,7 @@ impl Driver {
     /// The time is read under the lock, so that the pacer never sees it go backwards, and after the end of a lease, so that
     /// none of its calls left later. A panic under the lock leaves the pacer's numbers inexact at worst, and permits are
     /// returned while panics unwind: poisoning is ignored.
+    #[inline]
     fn lock(&self) -> (MutexGuard<'_, State>, Instant) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let ended = state.end_lease();

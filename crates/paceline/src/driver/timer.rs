@@ -91,8 +91,17 @@ impl State {
     ///
     /// # Errors
     /// As [`begin_timer`](Self::begin_timer).
+    #[inline]
     pub(super) fn set_timers(&mut self, driver: &Arc<Driver>, notifications: &mut Notifications) -> io::Result<()> {
-        let Some(due) = self.due() else { return Ok(()) };
+        self.due().map_or(Ok(()), |due| self.set_timers_for(due, driver, notifications))
+    }
+
+    fn set_timers_for(
+        &mut self,
+        due: Instant,
+        driver: &Arc<Driver>,
+        notifications: &mut Notifications,
+    ) -> io::Result<()> {
         notifications.ring_task |= self.timers.task.wake_for(due);
         let paced = self.timers.paced(due);
         notifications.ring_thread |= self.timers.thread.wake_for(paced);
