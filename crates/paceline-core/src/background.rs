@@ -9,6 +9,8 @@ use crate::request::Request;
 pub(crate) struct Ask<'a> {
     pub(crate) cost: &'a Cost,
     pub(crate) caller: Option<u64>,
+    /// Whether its item was told to wait before.
+    pub(crate) was_told: bool,
     /// The share of the places that calls like it leave to the others.
     places: f64,
     /// The share of each window that it leaves to the others.
@@ -18,14 +20,14 @@ pub(crate) struct Ask<'a> {
 impl<'a> Ask<'a> {
     /// A request that leaves nothing to others.
     pub(crate) const fn of(cost: &'a Cost) -> Self {
-        Self { cost, caller: None, places: 0.0, windows: 0.0 }
+        Self { cost, caller: None, was_told: false, places: 0.0, windows: 0.0 }
     }
 
     /// A request that waits with that priority, which is its own unless it has come forward.
     pub(crate) fn at(request: &'a Request, priority: i32, background: &Background) -> Self {
         let if_below = |priority: i32| if priority < 0 { background.reserve } else { 0.0 };
-        let places = if_below(request.priority);
-        Self { cost: &request.cost, caller: request.caller, places, windows: if_below(priority) }
+        let (places, windows) = (if_below(request.priority), if_below(priority));
+        Self { cost: &request.cost, caller: request.caller, was_told: request.deferrals > 0, places, windows }
     }
 
     /// How many of so many places calls like it may have at once.

@@ -144,9 +144,14 @@ impl Gate {
         self.door == Door::Open
     }
 
-    /// Whether that was so of the last closure that ended.
+    /// Whether that was so of the last closure that ended, or of one before it, if the server has asked for each since.
     pub(crate) const fn was_in_vain(&self) -> bool {
         self.was_in_vain
+    }
+
+    /// A call of an item passed that had been turned away: what is refused need not be so for good.
+    pub(crate) const fn passed_again(&mut self) {
+        self.was_in_vain = false;
     }
 
     /// Whether a canary was refused after a wait that the server asked for, of all calls or of that one again and again.
@@ -287,7 +292,7 @@ impl Gate {
     }
 
     fn open(&mut self, sent: Instant, opened: Instant) -> Reopening {
-        self.was_in_vain = self.is_in_vain();
+        self.was_in_vain = self.is_in_vain() || self.was_in_vain && self.asked.is_some();
         (self.door, self.is_in_vain, self.was_told) = (Door::Open, false, false);
         let (closure, times) = match (self.asked, self.before) {
             (None, _) => (Closure::Own, 0),

@@ -124,6 +124,7 @@ impl Scope {
     pub(crate) fn admit(&self, now: Instant, ask: &Ask<'_>) -> Admit {
         let mut strictest = self.hold.admit(now);
         strictest.tighten(self.gate.admit(now, self.silence()));
+        strictest.tighten(self.lets_others_test(now, ask));
         strictest.tighten(self.breaker.admit(now, ask.caller));
         strictest.tighten(self.spacing.admit(now));
         strictest.tighten(self.in_flight.admit(ask));
@@ -323,6 +324,9 @@ impl Scope {
         if self.pace == Pace::Auto {
             self.learnt.succeeded(now, flight);
         }
+        if !flight.is_first {
+            self.gate.passed_again();
+        }
         let reopening = self.gate.passed(now, flight.number);
         if let Some(reopening) = &reopening {
             self.learnt.reopened(now, reopening);
@@ -389,11 +393,6 @@ impl Scope {
         let learnt = (self.pace == Pace::Auto).then(|| self.learnt.limits());
         let cap = learnt.and_then(|(cap, _)| cap);
         (cap.map_or(configured, |cap| cap.min(configured)), learnt.map(|(_, rate)| rate))
-    }
-
-    /// Whether everything is refused, so that one call will go first.
-    pub(crate) fn is_closed(&self) -> bool {
-        !self.gate.is_open()
     }
 
     /// Shortens the delay between calls after a success.

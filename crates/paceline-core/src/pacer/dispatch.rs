@@ -61,8 +61,8 @@ impl Pacer {
         if may_be_down && scope.is_down() {
             return scope.queue.one_with_least(PROBE_CANDIDATES, scope.totals.probes, tried);
         }
-        if let Some(told) = scope.told_at_most() {
-            return scope.queue.first_but(PROBE_CANDIDATES, |slot| self.slots.at(slot).request.deferrals > told);
+        if scope.told_lets_others_go() {
+            return scope.queue.first_but(PROBE_CANDIDATES, |slot| self.slots.at(slot).request.deferrals > 0);
         }
         let told_alone = |slot| scope.is_told_alone(self.slots.at(slot).request.number());
         if scope.told_wait() && scope.queue.head().is_some_and(|head| told_alone(head.2)) {

@@ -1,12 +1,19 @@
 //! What decides which request of a scope leaves next.
 
+use core::time::Duration;
+
 use super::Scope;
-use crate::admit::Admit;
+use crate::admit::{Admit, WaitCause};
+use crate::background::Ask;
 use crate::config::Pace;
 use crate::time::Instant;
 
-/// A request that was told to wait twice leaves as each such call at most, while others wait.
+/// A request that was told to wait leaves as each such call at most, while others wait.
 const TOLD_AGAIN: u64 = 8;
+
+/// Requests that wait elsewhere, such as in a journal, come one after the other when a pause is over: so long after its end one
+/// that was told to wait lets others come that were not.
+const OTHERS_COME: Duration = Duration::from_millis(100);
 
 impl Scope {
     /// Whether the server may be down: one of the last calls failed.
@@ -62,6 +69,11 @@ impl Scope {
         self.totals.sends.is_multiple_of(TOLD_AGAIN)
     }
 
+    /// Whether everything is refused, so that one call will go first.
+    pub(crate) fn is_closed(&self) -> bool {
+        !self.gate.is_open()
+    }
+
     /// A call of that item was refused; `again`: the server has told it to wait before.
     pub(crate) fn was_refused(&mut self, item: u64, again: bool) {
         if !self.gate.is_open() {
@@ -75,14 +87,18 @@ impl Scope {
         self.repeats > 0 && 2 * (self.repeats + 1) > places.min(self.in_flight.limit())
     }
 
-    /// How often a request may have been told to wait that leaves next, if others wait. After a wait in vain that is one that
-    /// was not: only that shows whether the server or the request is at fault. For some calls it is one that was told once.
-    pub(crate) fn told_at_most(&self) -> Option<u32> {
-        let told = match () {
-            () if self.gate.is_in_vain() => 0,
-            () if self.gate.was_in_vain() && !self.is_turn_of_told() => 1,
-            () => return None,
-        };
-        self.learns_from_refusals().then_some(told)
+    /// Whether a request that was told to wait lets others leave first now. After a wait in vain only others show whether the
+    /// server or the request is at fault, and from then on it leaves as some calls only.
+    pub(crate) fn told_lets_others_go(&self) -> bool {
+        let is_at_fault = self.gate.was_in_vain() && !self.is_turn_of_told();
+        (self.gate.is_in_vain() || is_at_fault) && self.learns_from_refusals()
+    }
+
+    /// Such a request tests the scope where no other has come meanwhile.
+    pub(super) fn lets_others_test(&self, now: Instant, ask: &Ask<'_>) -> Admit {
+        if !ask.was_told || self.gate.is_open() || !self.told_lets_others_go() {
+            return Admit::Now;
+        }
+        Admit::at(self.gate.until() + OTHERS_COME, now, || WaitCause::Gate { cause: self.gate.cause() })
     }
 }

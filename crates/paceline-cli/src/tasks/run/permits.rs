@@ -7,7 +7,7 @@ use std::time::Duration;
 use paceline::{Error, Limiter, NotNow, Permit};
 use paceline_config::Upstream;
 use paceline_core::{Class, Cost, Level, NextAction, Request, ScopeId, WaitCause};
-use paceline_store::work::{Failure, StartDecision, StartDelay, Task};
+use paceline_store::work::{Failure, StartDecision, StartDelay, Task, WorkItem};
 
 use super::groups_of_commands::GroupsOfCommands;
 use super::stopped_scopes::Why;
@@ -105,9 +105,8 @@ impl Permits {
         spares_group: bool,
     ) -> Result<Permit, StartDecision<F>> {
         let item = task.item();
-        // The bounds on its tries are those of the store, so the pacer gets none.
         let name = Arc::clone(scope.name());
-        let request = Request { item: Some(item.id), priority: item.priority.into(), ..Request::new(scope, cost) };
+        let request = request_of(item, scope, cost);
         let taken = match self.limiter.try_acquire(request.clone()) {
             // A stop may be of the account, and all that is held of it then.
             Err(NotNow::Never(Error::Stopped { .. })) if self.reopened().remove(&*item.group) => {
@@ -139,9 +138,30 @@ impl Permits {
     }
 }
 
+/// The bounds on its tries are those of the store. But whether it was told to wait says whether others test its scope before it,
+/// and whether it waits alone.
+fn request_of(item: &WorkItem, scope: ScopeId, cost: Cost) -> Request {
+    let deferrals = item.deferrals.saturating_sub(item.forgiven.deferrals);
+    Request { item: Some(item.id), priority: item.priority.into(), deferrals, ..Request::new(scope, cost) }
+}
+
 #[cfg(test)]
 mod tests {
+    use paceline_store::work::{Forgiven, MemoryStore, NewItem, WorkClock, WorkStore as _};
+
     use super::*;
+
+    #[tokio::test]
+    async fn an_item_that_was_told_to_wait_in_this_run_says_so() {
+        let store = MemoryStore::new(WorkClock::system());
+        store.insert(vec![NewItem::new("a", "1")]).await.expect("room");
+        let new = store.list(Default::default(), 0, 1).await.expect("a memory").remove(0);
+        let forgiven = Forgiven { deferrals: 2, ..Forgiven::default() };
+        let told = WorkItem { deferrals: 3, forgiven, ..new.clone() };
+        let scope = Limiter::new(paceline::PacerConfig::default()).expect("sensible").scope("a");
+        let deferrals = [&new, &told].map(|item| request_of(item, scope.clone(), Cost::request()).deferrals);
+        assert_eq!(deferrals, [0, 1]);
+    }
 
     /// An event of a host that is down for two days, whose waits are of four hours at most.
     #[test]
