@@ -127,7 +127,7 @@ impl Reading {
     /// shows it, and one of a gateway that gave up on its server does not.
     pub fn leaves_unknown(&self, status: u16) -> bool {
         // A gateway of ours knows that it has not sent it.
-        !self.unsent && (self.is_cut_short(status) || (is_of_a_gateway(status) && is_failure(self.class)))
+        !self.unsent && (self.is_cut_short(status) || (leaves_open(status) && is_failure(self.class)))
     }
 
     /// Whether a usable answer was cut short on its way: its call was executed, and may be billed.
@@ -224,12 +224,12 @@ impl Reading {
 /// 15.6.5; 520 to 530 are Cloudflare's, 598 and 599 those of proxies), or had no time left to answer it: 408 speaks of an
 /// incomplete request (15.5.9), and servers use it for any timeout of theirs. Of the 5xx only these say that it was not: an
 /// error of the server itself, what it does not do (501, 505, 511) or has no room for (503, 529), and a gateway without a
-/// connection (521).
-pub(super) const fn is_of_a_gateway(status: u16) -> bool {
+/// connection (521). What is of no class (600, 999), or no answer to a call (101), says nothing.
+pub(super) const fn leaves_open(status: u16) -> bool {
     match status {
         408 => true,
-        500 | 501 | 503 | 505 | 511 | 521 | 529 => false,
-        _ => status / 100 == 5,
+        500 | 501 | 503 | 505 | 511 | 521 | 529 | 200..500 => false,
+        _ => true,
     }
 }
 

@@ -4,7 +4,7 @@ use paceline_core::{Class, Cost, Dimension};
 
 use super::Answer;
 use super::charge::{has_tokens, with_tokens};
-use super::reading::is_of_a_gateway;
+use super::reading::leaves_open;
 use super::table::{Charge, Counts};
 use super::units::Units;
 use super::unreported::{tokens_in, tokens_of, tokens_of_texts};
@@ -141,7 +141,7 @@ fn is_refusal(status: u16, class: Class) -> bool {
             | Class::QuotaExhausted
             | Class::Account
     );
-    is_one && status >= 400 && !is_of_a_gateway(status)
+    is_one && status >= 400 && !leaves_open(status)
 }
 
 #[cfg(test)]

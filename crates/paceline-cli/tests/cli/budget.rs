@@ -398,7 +398,7 @@ fn an_answer_that_reports_no_usage_counts_with_its_length() {
 /// A server that answers so does not know what became of the call.
 #[test]
 fn an_answer_that_leaves_a_call_unknown_counts_as_expected() {
-    for status in [408, 502, 504, 507, 520, 522, 598] {
+    for status in [408, 502, 504, 507, 520, 522, 598, 600, 999] {
         let server = Server::new(move |arrival| match arrival.before {
             0 => Reply::error(status, "no_answer"),
             _ => Reply::ok(),

@@ -118,6 +118,21 @@ fn an_answer_that_was_cut_off_is_no_proof_that_nothing_was_done() {
 }
 
 #[test]
+fn a_status_of_no_class_is_no_proof_either() {
+    for status in [520, 600, 999] {
+        let answers = move || Server::new(move |_| Reply::error(status, "denied"));
+        let (server, job) = (answers(), Job::with_input(&charge("POST").to_string()));
+        let (code, log) = finish(&mut job.run(&server));
+        assert_eq!((code, server.count()), (1, 1), "{status}: {log}");
+        assert_eq!(job.lines("out.report.jsonl")[0]["reason"], "unknown_outcome_held", "{status}");
+
+        let (server, store) = (answers(), store("POST"));
+        let Ran { log, .. } = tasks(&store, &server, &[]);
+        assert_eq!((server.count(), store.item("a").state), (1, State::Failed), "{status}: {log}");
+    }
+}
+
+#[test]
 fn what_the_server_refused_or_never_took_is_sent_again() {
     let refuses = |status| {
         Server::new(move |arrival| if arrival.before == 0 { Reply::error(status, "busy") } else { Reply::ok() })
