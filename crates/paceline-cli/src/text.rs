@@ -189,9 +189,14 @@ pub(crate) fn clock(at: Timestamp) -> String {
 
 /// The end of a wait, for people: as in `14:00:00 UTC, in 1h 59m`.
 pub(crate) fn end(at: Timestamp) -> String {
-    let now = paceline::clock::wall();
+    end_at(at, paceline::clock::wall(), &TimeZone::system())
+}
+
+/// By whole seconds, upwards: none has passed that is not over.
+fn end_at(at: Timestamp, now: Timestamp, zone: &TimeZone) -> String {
     let wait = Duration::from_secs(at.saturating_since(now).as_millis().div_ceil(1_000) as u64);
-    let when = moment_in(at, now, &TimeZone::system());
+    let whole = Timestamp::from_millis((at.as_millis().saturating_add(999)).div_euclid(1_000) * 1_000);
+    let when = moment_in(whole, now, zone);
     if wait.is_zero() { when } else { format!("{when}, in {}", duration(wait)) }
 }
 
@@ -243,6 +248,15 @@ mod tests {
         assert_eq!(later(11), "2026-11-21 00:04:05 (23:04:05 UTC)");
         assert_eq!(later(12), "2026-11-21 01:04:05 (2026-11-21 00:04:05 UTC)");
         assert_eq!(moment_in(noon, noon, &TimeZone::UTC), "12:00:00 UTC");
+    }
+
+    #[test]
+    fn the_end_of_a_wait_is_no_time_that_has_passed() {
+        let noon = Timestamp::from_millis(1_795_176_000_000);
+        let after = |millis| noon + Duration::from_millis(millis);
+        let ends = [(5_700, 5_200), (5_000, 4_000), (5_000, 6_000)]
+            .map(|(end, now)| end_at(after(end), after(now), &TimeZone::UTC));
+        assert_eq!(ends, ["12:00:06 UTC, in 1s", "12:00:05 UTC, in 1s", "12:00:05 UTC"]);
     }
 
     /// Compared with a library, from the year 0 to 9999.

@@ -401,7 +401,7 @@ mod tests {
 
     #[test]
     fn a_held_scope_says_until_when_and_why_as_the_journal_knows_it() {
-        let now = paceline::clock::wall();
+        let now = Timestamp::from_millis(paceline::clock::wall().as_millis() / 1_000 * 1_000);
         let until = |seconds: u64| now + Duration::from_secs(seconds);
         let held = |name: &str, seconds, cause: PauseCause| ScopeRow {
             name: name.into(),
