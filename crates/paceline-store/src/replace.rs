@@ -56,6 +56,8 @@ pub struct LastFailure<'a> {
     pub scope: &'a str,
     /// The scope that it had as it failed, where its line was changed since.
     pub failed_in: Option<&'a str>,
+    /// It may have been done, and waits for a person.
+    pub is_held: bool,
 }
 
 /// Whether it is meant.
@@ -95,7 +97,7 @@ fn choose(conn: &Connection, of: &str, is_meant: IsMeant<'_>) -> rusqlite::Resul
     conn.execute_batch("CREATE TEMP TABLE IF NOT EXISTS again (id INTEGER PRIMARY KEY); DELETE FROM again")?;
     conn.execute_batch(merge::MOVED)?;
     let sql = format!(
-        "SELECT item.id, item.last_status, item.last_code, scope.name, moved.failed_in
+        "SELECT item.id, item.last_status, item.last_code, scope.name, moved.failed_in, item.reason
          FROM item JOIN scope ON scope.id = item.scope LEFT JOIN moved ON moved.id = item.id WHERE {of}"
     );
     let (mut select, mut chosen) = (conn.prepare(&sql)?, 0);
@@ -107,6 +109,7 @@ fn choose(conn: &Connection, of: &str, is_meant: IsMeant<'_>) -> rusqlite::Resul
             code: row.get_ref(2)?.as_str_or_null()?,
             scope: row.get_ref(3)?.as_str()?,
             failed_in: row.get_ref(4)?.as_str_or_null()?,
+            is_held: row.get_ref(5)?.as_str_or_null()? == Some(GiveUp::Held.as_str()),
         };
         if is_meant(&failure) {
             insert.execute([row.get::<_, i64>(0)?])?;

@@ -142,6 +142,11 @@ impl ReportRow {
         self.state == State::Succeeded && self.reason.is_some()
     }
 
+    /// Whether it failed because it may have been done, and waits for a person.
+    pub fn is_held(&self) -> bool {
+        self.state == State::Failed && self.reason.as_deref() == Some(GiveUp::Held.as_str())
+    }
+
     /// When it may be sent again; none unless it waits for a time that lies ahead.
     pub fn retry_not_before(&self, now: Timestamp) -> Option<Timestamp> {
         let waits = matches!(self.state, State::Waiting | State::InFlight);

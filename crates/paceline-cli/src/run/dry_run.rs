@@ -282,7 +282,7 @@ impl Plan {
         let last = row.tally.last.as_ref();
         let (status, code) = (last.and_then(|last| last.status), last.and_then(|last| last.code.as_deref()));
         let failed_in = self.failed_in.get(&row.ordinal).map(|scope| &**scope);
-        let failure = LastFailure { status, code, scope: &row.scope, failed_in };
+        let failure = LastFailure { status, code, scope: &row.scope, failed_in, is_held: row.is_held() };
         let is_meant = !row.is_refused() && self.retry_failed && self.only.means(&failure);
         match is_meant {
             true => *self.again.entry((status, code.filter(|_| status.is_none()).map(str::to_owned))).or_default() += 1,

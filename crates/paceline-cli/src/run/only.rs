@@ -16,7 +16,7 @@ pub(crate) use crate::upstream::is_host;
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct Only {
     /// With --retry-failed: only items whose last answer had one of these statuses, or that failed with one of these codes,
-    /// such as 403,5xx,timeout
+    /// such as 403,5xx,timeout. With the word not_held none that may have been done, and waits for you
     #[arg(long, value_name = "STATUS|CODE,...", value_delimiter = ',', value_parser = kind)]
     only_status: Vec<Kind>,
     /// With --scope host: only items of these hosts; the others wait for a later run. Of items that failed those of the host that
@@ -37,7 +37,12 @@ enum Kind {
     Status(RangeInclusive<u16>),
     /// The code of its last failure, such as `timeout`.
     Code(String),
+    /// However it failed, if it is not held.
+    NotHeld,
 }
+
+/// The word for items that are not held.
+pub(crate) const NOT_HELD: &str = "not_held";
 
 impl Only {
     /// Whether an item that failed is meant.
@@ -45,8 +50,11 @@ impl Only {
         let is_kind = |kind: &Kind| match kind {
             Kind::Status(statuses) => has_status(std::slice::from_ref(statuses), failure.status),
             Kind::Code(code) => failure.code == Some(code),
+            Kind::NotHeld => false,
         };
-        let is_meant = (self.only_status.is_empty() || self.only_status.iter().any(is_kind))
+        let names_none = self.only_status.iter().all(|kind| *kind == Kind::NotHeld);
+        let is_meant = !(failure.is_held && self.spares_held())
+            && (names_none || self.only_status.iter().any(is_kind))
             && (self.is_of(failure.scope) || failure.failed_in.is_some_and(|scope| self.is_of(scope)));
         if is_meant && !self.is_of(failure.scope) {
             self.sent_again.lock().unwrap_or_else(PoisonError::into_inner).insert(failure.scope.to_owned());
@@ -86,6 +94,11 @@ impl Only {
         self.only_host.iter().map(String::as_str).filter(is_known).collect()
     }
 
+    /// Whether items stay that may have been done, and wait for a person.
+    pub(crate) fn spares_held(&self) -> bool {
+        self.only_status.contains(&Kind::NotHeld)
+    }
+
     /// Whether all that failed are meant.
     pub(crate) const fn takes_all(&self) -> bool {
         self.only_status.is_empty() && !self.names_hosts()
@@ -123,6 +136,7 @@ fn kind(text: &str) -> Result<Kind, String> {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c));
     match statuses(text) {
         Ok(range) => Ok(Kind::Status(range)),
+        Err(_) if text == NOT_HELD => Ok(Kind::NotHeld),
         Err(_) if is_word && !text.to_ascii_lowercase().ends_with("xx") => Ok(Kind::Code(text.to_owned())),
         Err(_) => {
             Err("expected a status such as 403, 5xx or 500-599, or the code of a failure such as timeout".to_owned())
@@ -182,7 +196,7 @@ mod tests {
         assert!(!is_host("http://a.example:80", "example") && !is_host("a.example.org", "a.example"));
         let kinds = ["403", "5xx", "timeout"].map(|text| kind(text).expect("a kind"));
         let only = Only { only_status: kinds.to_vec(), only_host: vec!["a".to_owned()], ..Only::default() };
-        let failure = |status, code, scope| LastFailure { status, code, scope, failed_in: None };
+        let failure = |status, code, scope| LastFailure { status, code, scope, ..LastFailure::default() };
         let takes = [
             only.means(&failure(Some(503), Some("busy"), "a:1")),
             only.means(&failure(None, Some("timeout"), "a:1")),
@@ -198,5 +212,19 @@ mod tests {
         assert_eq!(only.unknown_hosts(["b", "c"].into_iter()), [""; 0], "items that failed there are sent to b");
         let only = Only { only_host: vec!["a".to_owned()], ..Only::default() };
         assert_eq!(only.unknown_hosts(["b", "c"].into_iter()), ["a"]);
+    }
+
+    #[test]
+    fn one_word_leaves_out_what_is_held_of_all_or_of_some_kinds() {
+        let failure = |code, is_held| LastFailure { code: Some(code), is_held, ..LastFailure::default() };
+        let failures = [failure("reset", false), failure("timeout", false), failure("timeout", true)];
+        for (words, meant) in
+            [(&["not_held"][..], [true, true, false]), (&["not_held", "timeout"], [false, true, false])]
+        {
+            let only_status = words.iter().map(|word| kind(word).expect("a kind")).collect();
+            let only = Only { only_status, ..Only::default() };
+            assert_eq!(failures.map(|failure| only.means(&failure)), meant, "{words:?}");
+            assert!(!only.takes_all());
+        }
     }
 }

@@ -118,6 +118,22 @@ fn an_answer_that_was_cut_off_is_no_proof_that_nothing_was_done() {
 }
 
 #[test]
+fn what_failed_is_sent_again_without_what_is_held() {
+    let server = Server::new(|arrival| match &*arrival.path {
+        "/charges" => Reply::ok().never(),
+        _ => Reply::error(404, "gone"),
+    });
+    let page = json!({"custom_id": "b", "method": "GET", "url": "/page"});
+    let job = Job::with_input(&format!("{}\n{page}", charge("POST")));
+    let (code, log) = finish(job.run(&server).args(TIMEOUT));
+    let advice = "the same command with --retry-failed --only-status not_held sends 1 failed item again";
+    assert!(code == 1 && server.count() == 2 && log.contains(advice), "{log}");
+    let (code, log) = finish(job.run(&server).args(TIMEOUT).args(["--retry-failed", "--only-status", "not_held"]));
+    let paths: Vec<_> = server.arrivals().iter().map(|call| call.path.clone()).collect();
+    assert_eq!((code, paths.iter().filter(|path| *path == "/page").count(), paths.len()), (1, 2, 3), "{log}");
+}
+
+#[test]
 fn a_status_of_no_class_is_no_proof_either() {
     for status in [520, 600, 999] {
         let answers = move || Server::new(move |_| Reply::error(status, "denied"));

@@ -35,6 +35,10 @@ pub(super) async fn put_back(
         return Err(Failure::refused(
             "--only-status cannot be used with --store where the lines are in Anthropic's form: the errors of that have no status",
         ));
+    } else if args.only.spares_held() {
+        return Err(Failure::refused(
+            "--only-status not_held cannot be used with --store: the errors there do not say which items are held",
+        ));
     } else {
         let mut lines = Vec::new();
         let mut from = 0;

@@ -18,6 +18,7 @@ use crate::run::calls::budget::{Enough, Used};
 use crate::run::calls::stop::StopReason;
 use crate::run::hosts::told::JobEnd;
 use crate::run::job::holds::{self, Held};
+use crate::run::only::NOT_HELD;
 use crate::run::progress::counters::Counters;
 use crate::run::progress::oracle;
 use crate::run::progress::report;
@@ -190,9 +191,7 @@ impl Summary<'_> {
         }
         text::refused_answers(counts.refused_answers, &paths.refused_answers).into_iter().for_each(&mut line);
         if counts.failed > counts.held && self.again.is_some() && !self.is_left() && self.hosts.is_none() {
-            line(
-                "once the cause is fixed, the same command with --retry-failed sends the failed items again".to_owned(),
-            );
+            line(sent_again(counts.failed - counts.held, counts.held));
         }
         if counts.fallback > 0 {
             let results = text::counted(counts.fallback, "result");
@@ -471,4 +470,16 @@ fn answered(class: Class, status: Option<u16>) -> String {
 
 fn round(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1_000.0).round() / 1_000.0
+}
+
+/// How items that failed are sent again: without those that are held, which a person has to look after.
+fn sent_again(failed: u64, held: u64) -> String {
+    let (only, items) = match held {
+        0 => (String::new(), "the failed items again".to_owned()),
+        _ => (
+            format!(" --only-status {NOT_HELD}"),
+            format!("{} again, and none that is held", text::counted(failed, "failed item")),
+        ),
+    };
+    format!("once the cause is fixed, the same command with --retry-failed{only} sends {items}")
 }
