@@ -42,8 +42,8 @@ pub(crate) struct Departed {
     pub(crate) asked: Arc<Asked>,
     /// Prints of what its body names that its server adds to the prompt.
     pub(crate) named: Arc<[u64]>,
-    /// What its request takes of the limits of its client.
-    pub(crate) spent: Option<Arc<Spent>>,
+    /// What it takes of the limits of its client, and counts with.
+    pub(crate) spent: Arc<Spent>,
     /// Of its body, which is read once more when the answer ends.
     pub(crate) room: HeldBody,
     /// The connection of its client, once its answer comes, and its own.
@@ -71,8 +71,7 @@ impl Departed {
     /// The answer was given up by its client, or broke off, after so many bytes: it counts with those, and as one that tells no
     /// usage at the least.
     pub(crate) fn cut_off(&self, head: &Parts, kept: &[u8], came: u64) {
-        let Some(spent) = &self.spent else { return };
-        let used = spent.was_cut_off(self.used_so_far(&spent.made(), head, kept, came));
+        let used = self.spent.was_cut_off(self.used_so_far(&self.spent.made(), head, kept, came));
         note_answer(self.known.as_deref(), kept, used.get(&Dimension::Tokens));
     }
 
@@ -86,8 +85,9 @@ impl Departed {
 
     /// So many bytes of the answer came.
     pub(crate) fn goes_on(&self, head: &Parts, kept: &[u8], came: u64) {
-        let Some(spent) = &self.spent else { return };
-        spent.goes_on(&self.used_so_far(spent.reserved(), head, kept, came).used);
+        if self.spent.is_limited() {
+            self.spent.goes_on(&self.used_so_far(self.spent.reserved(), head, kept, came).used);
+        }
     }
 
     fn used_so_far(&self, reserved: &Cost, head: &Parts, kept: &[u8], came: u64) -> SoFar {
@@ -135,11 +135,11 @@ impl Departed {
         let words = notes::words_for_all(&reading, status.filter(|_| known.is_some()));
         let mut outcome = Outcome { unknown, ..reading.outcome_of(&reserved) };
         outcome.reason = outcome.reason.map(|_| (&*words).into());
-        spent.iter().for_each(|spent| match outcome.unsent {
+        match outcome.unsent {
             true => spent.was_not_sent(),
             false if is_unknown => spent.was_lost(),
             false => spent.answered(reading.used_of(&reserved, &spent.untold()), reading.class == Class::Success),
-        });
+        }
         let action = permit.complete(outcome);
         if reading.class == class {
             upstream.note_outage(&scope, (client.name(), known.as_deref()), &reading, &words);
@@ -151,6 +151,7 @@ impl Departed {
         }
         if let Some(usage) = &reading.usage {
             upstream.metrics().used(&scope, usage);
+            spent.told(usage);
             client.used(usage, upstream.cost_of(&call.url, &asked, usage));
             if let (Some(known), Ok(answer)) = (&known, answer) {
                 let prompt = usage.prompt_tokens();
@@ -267,7 +268,7 @@ impl Backend {
         });
     }
 
-    fn cost_of(&self, url: &str, asked: &Asked, usage: &Usage) -> Money {
+    pub(crate) fn cost_of(&self, url: &str, asked: &Asked, usage: &Usage) -> Money {
         let prices = &self.config().prices;
         if prices.is_empty() {
             return Money::default();

@@ -21,7 +21,7 @@ pub(crate) struct Estimated {
     pub(crate) asked: Arc<Asked>,
     pub(crate) scope: String,
     pub(crate) cost: Cost,
-    /// What it takes of the limits of its client; nothing of one without a key, who has none.
+    /// What it takes of the limits of its client, and counts with in what is shown of that.
     pub(crate) of_client: Cost,
     /// What counts of it there where nothing tells its tokens.
     pub(crate) untold: Untold,
@@ -47,7 +47,7 @@ impl Estimated {
             client.may_call(upstream.name(), &call, &upstream.sending.dialect, unread.is_none())?;
         }
         let named = client.map(|client| client.named(&call, &upstream.sending.dialect)).unwrap_or_default();
-        let estimated = Self::of_call(upstream, client, call, unread);
+        let estimated = Self::of_call(upstream, call, unread);
         let untold = match client {
             Some(client) if !named.is_empty() => {
                 estimated.untold.with_context(&estimated.call.body, client.contexts.of(&named))
@@ -70,17 +70,17 @@ impl Estimated {
         let body = model.map_or(Some(body.clone()), |model| with_model(&body, model))?;
         let call = upstream.call(parts, path, body);
         let may = |client: &Client| client.may_call(upstream.name(), &call, &upstream.sending.dialect, true).is_ok();
-        client.is_none_or(may).then(|| Self::of_call(upstream, client, call, None))
+        client.is_none_or(may).then(|| Self::of_call(upstream, call, None))
     }
 
-    fn of_call(upstream: &Backend, client: Option<&Client>, call: Call, unread: Option<u64>) -> Self {
+    fn of_call(upstream: &Backend, call: Call, unread: Option<u64>) -> Self {
         let asked = Asked::of(&call.body);
         if call.body.len() > LEAST_LARGE {
             // Its answer is compared with the prompt, whatever its path.
             asked.read_prompt(&call.body);
         }
         let (scope, cost) = upstream.scope_and_cost(&call, &asked, unread);
-        let (of_client, untold) = client.map(|_| upstream.cost_elsewhere(&call, &asked, &cost)).unwrap_or_default();
+        let (of_client, untold) = upstream.cost_elsewhere(&call, &asked, &cost);
         Self { call: Arc::new(call), asked: Arc::new(asked), scope, cost, of_client, untold, named: Arc::default() }
     }
 }

@@ -35,7 +35,7 @@ use crate::record::{BATCH, Record};
 use crate::refusal::Refusal;
 use crate::request_body::RequestBody;
 use crate::server::Gateway;
-use crate::spent::Spent;
+use crate::spent::{SentTo, Spent};
 use crate::steps::unless_down;
 use crate::tap::Tap;
 
@@ -283,7 +283,15 @@ impl<'a> Course<'a> {
         reserved: Cost,
         call: &Estimated,
     ) -> Departed {
-        self.spent.iter().for_each(|spent| spent.leaves(upstream));
+        let without_limits = || Arc::new(Spent::without_limits(call.of_client.clone(), call.untold));
+        let spent = self.spent.clone().unwrap_or_else(without_limits);
+        spent.leaves(SentTo {
+            upstream: Arc::clone(upstream),
+            scope: Arc::clone(&scope),
+            client: Arc::clone(&self.client),
+            call: Arc::clone(&call.call),
+            asked: Arc::clone(&call.asked),
+        });
         Departed {
             upstream: Arc::clone(upstream),
             permit,
@@ -301,7 +309,7 @@ impl<'a> Course<'a> {
             call: Arc::clone(&call.call),
             asked: Arc::clone(&call.asked),
             named: Arc::clone(&call.named),
-            spent: self.spent.clone(),
+            spent,
             room: HeldBody::default(),
             files: [HeldFile::default(), file],
             unread: 0,

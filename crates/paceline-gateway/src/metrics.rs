@@ -19,6 +19,11 @@ use crate::clients::Clients;
 use crate::conditions::{Conditions, VALID_FROM, VALID_UNTIL};
 use crate::record::{BATCH, PRIORITIES, priority_name};
 
+mod turned_away;
+
+pub(crate) use self::turned_away::TurnedAway;
+use self::turned_away::refusals;
+
 /// The type of the page, for its header field.
 pub(crate) const CONTENT_TYPE: &str = TEXT_FORMAT;
 
@@ -39,6 +44,7 @@ pub(crate) struct Metrics {
     requests: IntCounterVec,
     refusals: IntCounterVec,
     tokens: IntCounterVec,
+    estimated: IntCounterVec,
     waits: HistogramVec,
     /// Those of each priority, which cost a request no search by its label.
     waits_of: [prometheus::Histogram; PRIORITIES.len()],
@@ -55,6 +61,7 @@ pub(crate) struct ScopeMetrics {
     requests: [IntCounter; Class::ALL.len()],
     refused: IntCounter,
     tokens: [IntCounter; 2],
+    estimated: [IntCounter; 2],
     silence: Mutex<Silence>,
 }
 
@@ -120,6 +127,11 @@ impl Metrics {
                 "Tokens that answers reported, in (of prompts) and out (of answers)",
                 &["scope", "direction"],
             ),
+            estimated: counters(
+                "paceline_tokens_estimated_total",
+                "Tokens that calls count with beside those that answers reported",
+                &["scope", "direction"],
+            ),
             waits_of: PRIORITIES.map(|priority| waits.with_label_values(&[priority_name(priority)])),
             waits,
             answers: prometheus::Histogram::with_opts(answers).expect("the names are those of the source"),
@@ -148,9 +160,12 @@ impl Metrics {
 
     /// An answer reported its tokens.
     pub(crate) fn used(&self, scope: &Arc<str>, usage: &Usage) {
-        let [input, output] = &self.of_scope(scope).tokens;
-        input.inc_by(usage.prompt_tokens());
-        output.inc_by(usage.output_tokens);
+        add(&self.of_scope(scope).tokens, usage);
+    }
+
+    /// An answer reported none, or less than counts: it seems to have had so many more.
+    pub(crate) fn estimated(&self, scope: &Arc<str>, usage: &Usage) {
+        add(&self.of_scope(scope).estimated, usage);
     }
 
     /// What `found` finds of each scope, at present.
@@ -176,6 +191,7 @@ impl Metrics {
             requests: Class::ALL.map(|class| self.requests.with_label_values(&[&*label, class.as_str()])),
             refused: self.requests.with_label_values(&[&*label, REFUSED]),
             tokens: ["in", "out"].map(|direction| self.tokens.with_label_values(&[&*label, direction])),
+            estimated: ["in", "out"].map(|direction| self.estimated.with_label_values(&[&*label, direction])),
             label,
             silence: Mutex::default(),
         });
@@ -183,38 +199,21 @@ impl Metrics {
         made
     }
 
-    fn collectors(&self) -> [Box<dyn Collector>; 5] {
+    fn collectors(&self) -> [Box<dyn Collector>; 6] {
         [
             Box::new(self.requests.clone()),
             Box::new(self.refusals.clone()),
             Box::new(self.tokens.clone()),
+            Box::new(self.estimated.clone()),
             Box::new(self.waits.clone()),
             Box::new(self.answers.clone()),
         ]
     }
 }
 
-/// Requests that were refused before they had an upstream.
-#[derive(Debug)]
-pub(crate) struct TurnedAway(IntCounterVec);
-
-impl Default for TurnedAway {
-    fn default() -> Self {
-        Self(refusals(""))
-    }
-}
-
-impl TurnedAway {
-    /// One more, with that code.
-    pub(crate) fn count(&self, code: &'static str) {
-        self.0.with_label_values(&[code]).inc();
-    }
-}
-
-/// Refusals by code.
-fn refusals(upstream: &str) -> IntCounterVec {
-    let of = Opts::new("paceline_refusals_total", "Requests that the gateway itself refused, by code");
-    IntCounterVec::new(of.const_label("upstream", upstream), &["code"]).expect("the names are those of the source")
+fn add([input, output]: &[IntCounter; 2], usage: &Usage) {
+    input.inc_by(usage.prompt_tokens());
+    output.inc_by(usage.output_tokens);
 }
 
 /// The page, for these upstreams and clients, and from when on and until when the certificate is valid that clients are shown.

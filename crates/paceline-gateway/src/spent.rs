@@ -1,36 +1,56 @@
-//! What one request takes of the limits of its client, until its end is known.
+//! What one call takes of the limits of its client, and counts with in what is shown of that, until its end is known.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use paceline::{Class, Cost, Dimension, Instant, Outcome, Permit};
-use paceline_providers::{SoFar, Untold};
+use paceline_http::Call;
+use paceline_providers::{Asked, SoFar, Untold, Usage};
 
 use crate::backend::Backend;
+use crate::notes::ClientSpending;
 use crate::uses::Uses;
 
-/// What a request takes of its client's limits: what it reserved, and once that is known what its last call used. A request
-/// that was never sent takes nothing.
+/// What a call takes of its client's limits, if that has any: what it reserved, and once that is known what it used. One that
+/// was never sent takes nothing. What nothing tells of its use counts the same in what is shown.
 pub(crate) struct Spent {
-    permit: Option<Permit>,
-    number: u64,
-    calls: Mutex<Calls>,
-    /// The hash of the key of its client, in hexadecimal digits.
-    key: Arc<str>,
+    of_limits: Option<OfLimits>,
+    call: Mutex<Sent>,
     reserved: Cost,
     /// The tokens that count where nothing tells them.
     untold: Untold,
+}
+
+/// What it takes of limits.
+struct OfLimits {
+    permit: Permit,
+    number: u64,
+    /// The hash of the key of its client, in hexadecimal digits.
+    key: Arc<str>,
     uses: Arc<Uses>,
 }
 
-/// The calls of one request.
+/// The call, as far as it went.
 #[derive(Default)]
-struct Calls {
-    /// One has left then, by the stopwatch of its upstream, and its end is not known.
-    out: Option<(Arc<Backend>, Instant)>,
+struct Sent {
+    /// Where it went.
+    to: Option<SentTo>,
+    /// It left then, by the stopwatch of its upstream, and its end is not known.
+    out: Option<Instant>,
     /// What had come of its answer where that was given up or broke off.
     cut_off: Option<SoFar>,
-    /// The last one that was answered.
+    /// It was answered.
     answered: Option<Answered>,
+    /// What it told of its use, which is shown already.
+    told: Usage,
+}
+
+/// Where a call went, and for whom.
+pub(crate) struct SentTo {
+    pub(crate) upstream: Arc<Backend>,
+    pub(crate) scope: Arc<str>,
+    pub(crate) client: Arc<ClientSpending>,
+    pub(crate) call: Arc<Call>,
+    pub(crate) asked: Arc<Asked>,
 }
 
 /// A call that was answered.
@@ -46,15 +66,30 @@ impl Spent {
     pub(crate) fn new(permit: Permit, untold: Untold, key: Arc<str>, uses: Arc<Uses>) -> Self {
         let reserved = permit.request().cost;
         uses.waits(&key, permit.ticket());
-        Self { permit: Some(permit), number: uses.number(), calls: Mutex::default(), key, reserved, untold, uses }
+        let of_limits = OfLimits { permit, number: uses.number(), key, uses };
+        Self { of_limits: Some(of_limits), call: Mutex::default(), reserved, untold }
     }
 
-    /// A call leaves to that upstream: from now on a kill does not forget it.
-    pub(crate) fn leaves(&self, upstream: &Arc<Backend>) {
-        if self.permit.as_ref().is_some_and(|permit| self.uses.waits_no_more(&self.key, permit.ticket())) {
-            self.uses.more(&self.key, &self.reserved);
+    /// The same of a client that has no limits.
+    pub(crate) fn without_limits(reserved: Cost, untold: Untold) -> Self {
+        Self { of_limits: None, call: Mutex::default(), reserved, untold }
+    }
+
+    /// Whether it takes something of limits.
+    pub(crate) const fn is_limited(&self) -> bool {
+        self.of_limits.is_some()
+    }
+
+    /// The call leaves: from now on a kill does not forget it.
+    pub(crate) fn leaves(&self, to: SentTo) {
+        if let Some(OfLimits { permit, key, uses, .. }) = &self.of_limits
+            && uses.waits_no_more(key, permit.ticket())
+        {
+            uses.more(key, &self.reserved);
         }
-        self.calls().out = Some((Arc::clone(upstream), upstream.stopwatch.now()));
+        let mut call = self.call();
+        call.out = Some(to.upstream.stopwatch.now());
+        call.to = Some(to);
     }
 
     /// What it reserved.
@@ -64,7 +99,8 @@ impl Spent {
 
     /// Its answer goes on, and has used so much at the least.
     pub(crate) fn goes_on(&self, used: &Cost) {
-        beyond(&self.reserved, used).into_iter().for_each(|beyond| self.uses.goes_on(self.number, &self.key, beyond));
+        let Some(OfLimits { number, key, uses, .. }) = &self.of_limits else { return };
+        beyond(&self.reserved, used).into_iter().for_each(|beyond| uses.goes_on(*number, key, beyond));
     }
 
     /// What it counts with where its answer comes and tells no usage, ...
@@ -80,22 +116,22 @@ impl Spent {
     /// The answer was given up by its client before its end, or broke off, when so much had come. Returns what it counts with.
     pub(crate) fn was_cut_off(&self, so_far: SoFar) -> Cost {
         let used = if so_far.tells_prompt { so_far.used } else { self.untold.with_its_prompt(&so_far.used) };
-        self.calls().cut_off = Some(SoFar { used: used.clone(), ..so_far });
+        self.call().cut_off = Some(SoFar { used: used.clone(), ..so_far });
         used
     }
 
     /// It ended by no doing of its client, and nothing tells whether it was done.
     pub(crate) fn was_lost(&self) {
         let used = self.lost(false);
-        self.calls().cut_off = used.map(|used| SoFar { used, is_silent: false, tells_prompt: true });
+        self.call().cut_off = used.map(|used| SoFar { used, is_silent: false, tells_prompt: true });
     }
 
     /// What a call counts with that is out, and whose end nothing tells. What its client gave up it may ask for again and again.
     fn lost(&self, by_its_client: bool) -> Option<Cost> {
-        let calls = self.calls();
-        let (upstream, left) = calls.out.as_ref()?;
-        let took = upstream.stopwatch.now().saturating_since(*left);
-        match &calls.cut_off {
+        let call = self.call();
+        let (to, left) = (call.to.as_ref()?, call.out?);
+        let took = to.upstream.stopwatch.now().saturating_since(left);
+        match &call.cut_off {
             Some(SoFar { used, is_silent: false, .. }) => Some(used.clone()),
             Some(SoFar { used, is_silent: true, .. }) => Some(self.untold.in_flight_for(took, used)),
             None if by_its_client => Some(self.untold.in_flight_for(took, &self.untold())),
@@ -103,43 +139,67 @@ impl Spent {
         }
     }
 
+    /// Its answer told that much, which is shown.
+    pub(crate) fn told(&self, usage: &Usage) {
+        self.call().told = *usage;
+    }
+
     /// It ended, and used so much. `succeeded`: what was asked for came.
     pub(crate) fn answered(&self, used: Option<Cost>, succeeded: bool) {
-        *self.calls() = Calls { answered: Some(Answered { used, succeeded }), ..Calls::default() };
+        let mut call = self.call();
+        (call.out, call.cut_off, call.answered) = (None, None, Some(Answered { used, succeeded }));
     }
 
     /// It ended, and no server got it.
     pub(crate) fn was_not_sent(&self) {
-        self.calls().out = None;
+        self.call().out = None;
     }
 
-    fn calls(&self) -> MutexGuard<'_, Calls> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    fn call(&self) -> MutexGuard<'_, Sent> {
+        self.call.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SentTo {
+    /// Shows what counts of the call beyond what it told.
+    fn show_estimated(&self, counted: &Cost, told: &Usage) {
+        let part = |dimension, told: u64| counted.get(&dimension).saturating_sub(told);
+        let input_tokens = part(Dimension::InputTokens, told.prompt_tokens());
+        let output_tokens = part(Dimension::OutputTokens, told.output_tokens);
+        if input_tokens + output_tokens > 0 {
+            let usage = Usage { input_tokens, output_tokens, ..Usage::default() };
+            self.upstream.metrics().estimated(&self.scope, &usage);
+            self.client.seems_to_have_used(&usage, self.upstream.cost_of(&self.call.url, &self.asked, &usage));
+        }
     }
 }
 
 impl Drop for Spent {
     fn drop(&mut self) {
         let given_up = self.lost(true);
-        let Calls { answered, .. } = std::mem::take(&mut *self.calls());
-        let Some(permit) = self.permit.take() else { return };
-        let ticket = permit.ticket();
+        let Sent { to, answered, told, .. } = std::mem::take(&mut *self.call());
         // Whatever the server said: the limits of a client count what it asks for, and slow down for no failure.
-        let (class, usage) = match answered {
+        let ended = match answered {
             // It may have been done, and nothing tells what it cost.
-            _ if given_up.is_some() => (Class::Abandoned, given_up),
-            Some(Answered { used, succeeded: true }) => (Class::Success, used),
-            Some(Answered { used, succeeded: false }) => (Class::Invalid, used),
-            None => {
-                permit.withdraw();
-                self.uses.waits_no_more(&self.key, ticket);
-                return self.uses.ends(self.number);
-            }
+            _ if given_up.is_some() => Some((Class::Abandoned, given_up)),
+            Some(Answered { used, succeeded: true }) => Some((Class::Success, used)),
+            Some(Answered { used, succeeded: false }) => Some((Class::Invalid, used)),
+            None => None,
+        };
+        if let (Some(to), Some((_, used))) = (to, &ended) {
+            to.show_estimated(used.as_ref().unwrap_or(&self.reserved), &told);
+        }
+        let Some(OfLimits { permit, number, key, uses }) = self.of_limits.take() else { return };
+        let Some((class, usage)) = ended else {
+            let ticket = permit.ticket();
+            permit.withdraw();
+            uses.waits_no_more(&key, ticket);
+            return uses.ends(number);
         };
         let beyond = usage.as_ref().and_then(|used| beyond(&self.reserved, used));
-        beyond.into_iter().for_each(|beyond| self.uses.more(&self.key, &beyond));
+        beyond.into_iter().for_each(|beyond| uses.more(&key, &beyond));
         drop(permit.complete(Outcome { usage, ..Outcome::new(class) }));
-        self.uses.ends(self.number);
+        uses.ends(number);
     }
 }
 

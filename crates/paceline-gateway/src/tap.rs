@@ -143,8 +143,8 @@ impl Reads {
             Some(error) => departed.has_failed(error),
             None => departed.is_answered(),
         }
-        // A stream may lack its end though its connection has ended well.
-        if broken.is_some() || is_stream {
+        // A stream may lack its end though its connection has ended well: where that matters for no limit, nothing is read twice.
+        if broken.is_some() || is_stream && departed.spent.is_limited() {
             departed.cut_off(&head, &kept, came);
         }
         let answer = match broken {
@@ -162,7 +162,7 @@ impl Reads {
     /// The client reads no further. An answer that is no stream is made already, and counts under the limits of its client: the
     /// rest of it is read, within bounds, for it tells what it used.
     fn given_up(mut self) {
-        let counts = self.departed.spent.is_some() && !self.is_made_on_its_way();
+        let counts = self.departed.spent.is_limited() && !self.is_made_on_its_way();
         match Handle::try_current() {
             Ok(runtime) if counts => {
                 self.departed.leaves_its_client();

@@ -49,6 +49,9 @@ pub(crate) struct ClientSpending {
     tokens_out: AtomicU64,
     /// In the smallest units of money.
     cost: AtomicU64,
+    /// What of these no answer told.
+    tokens_estimated: AtomicU64,
+    cost_estimated: AtomicU64,
 }
 
 /// A request that waits, until this is dropped.
@@ -153,17 +156,26 @@ impl ClientSpending {
         self.cost.fetch_add(cost.units(), Ordering::Relaxed);
     }
 
+    /// What is not told of a call counts with that.
+    pub(crate) fn seems_to_have_used(&self, usage: &Usage, cost: Money) {
+        self.used(usage, cost);
+        self.tokens_estimated.fetch_add(usage.total(), Ordering::Relaxed);
+        self.cost_estimated.fetch_add(cost.units(), Ordering::Relaxed);
+    }
+
     /// The row of a client that has sent nothing through any upstream.
     pub(crate) fn idle(name: &str) -> Value {
         Self { name: name.into(), ..Self::default() }.json("", false)
     }
 
-    const fn figures(&self) -> [&AtomicU64; 4] {
-        [&self.requests, &self.tokens_in, &self.tokens_out, &self.cost]
+    const fn figures(&self) -> [&AtomicU64; 6] {
+        let Self { requests, tokens_in, tokens_out, cost, tokens_estimated, cost_estimated, .. } = self;
+        [requests, tokens_in, tokens_out, cost, tokens_estimated, cost_estimated]
     }
 
     fn json(&self, upstream: &str, has_prices: bool) -> Value {
         let figure = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
+        let cost = |of: &AtomicU64| has_prices.then(|| Money::from_units(figure(of)).as_f64());
         json!({
             "client": &*self.name,
             "upstream": upstream,
@@ -172,7 +184,9 @@ impl ClientSpending {
             "requests": figure(&self.requests),
             "tokens_in": figure(&self.tokens_in),
             "tokens_out": figure(&self.tokens_out),
-            "cost": has_prices.then(|| Money::from_units(figure(&self.cost)).as_f64()),
+            "tokens_estimated": figure(&self.tokens_estimated),
+            "cost": cost(&self.cost),
+            "cost_estimated": cost(&self.cost_estimated),
         })
     }
 }

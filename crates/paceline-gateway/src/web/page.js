@@ -362,7 +362,7 @@ function drawParts() {
       client.client, client.upstream,
       { number: client.waits_for ? `${count(client.waiting)}: ${client.waits_for}${client.until ? `, until ${clockTime(Date.parse(client.until))}` : ""}` : count(client.waiting) },
       ...[client.requests, client.tokens_in, client.tokens_out].map((figure) => ({ number: count(figure) })),
-      { number: client.cost === null ? "no price" : money(client.cost) },
+      { number: client.cost === null ? "no price" : money(client.cost) + (client.cost_estimated > 0 ? ` (${money(client.cost_estimated)} estimated)` : "") },
     ]), "No client has sent a request yet.");
   }
   if (changedParts.delete("decisions")) {

@@ -258,3 +258,62 @@ async fn what_a_server_says_of_a_request_is_told_to_its_client_alone() {
     let state = state.text().await.expect("whole");
     assert!(state.contains("invalid_value") && !state.contains("Jane Doe"), "{state}");
 }
+
+/// One who bills teams by what is shown would take the others for free.
+#[tokio::test]
+async fn what_a_client_is_shown_to_cost_has_the_calls_of_which_no_answer_tells_their_use() {
+    let (api, _) = counted(|number| match number % 5 {
+        0 => answer(200, &[], r#"{"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":5}}"#),
+        1 => answer(200, &[], r#"{"choices":[{"index":0,"message":{"content":"Fine, thanks."}}]}"#),
+        2 => answer(200, &[], r#"{"choices":[{"message":{"content":"Fine."}}],"usage":{"prompt_tokens":7}}"#),
+        3 => answer(502, &[], "<html>Bad gateway</html>"),
+        _ => answer(400, &[], r#"{"error":{"message":"no"}}"#),
+    })
+    .await;
+    let settings = "price = \"in=1000000,out=1000000\"\nretry = { max_retries = 0 }";
+    let served = Served::new(api, settings, Bounds::default());
+    serve_to(&served, vec![client("ci", &["1M tokens per 1h"]), client("free", &[])]);
+    for key in ["pk-ci", "pk-free"] {
+        for _ in 0..5 {
+            let body = json!({"model": "m", "max_tokens": 50, "messages": []}).to_string();
+            served
+                .post()
+                .header("x-paceline-key", key)
+                .body(body)
+                .send()
+                .await
+                .expect("an answer")
+                .bytes()
+                .await
+                .unwrap();
+        }
+    }
+    let used = used(&served).await;
+    let state = served.client.get(format!("{}/api/state", served.origin())).header("x-paceline-key", "pk-ci").send();
+    let state: serde_json::Value = state.await.expect("an answer").json().await.expect("JSON");
+    let rows = state["clients"].as_array().expect("rows");
+    for row in rows {
+        let [tokens_in, tokens_out, estimated] =
+            ["tokens_in", "tokens_out", "tokens_estimated"].map(|name| row[name].as_u64().expect("a count"));
+        assert_eq!(tokens_in + tokens_out, used, "what the limit counts: {row}");
+        assert_eq!(estimated, used - 7 - 5 - 7, "of it all but what the answers told: {row}");
+        let [cost, of_it] = ["cost", "cost_estimated"].map(|name| row[name].as_f64().expect("a sum"));
+        assert_eq!([cost, of_it].map(|sum| sum as u64), [used, estimated], "{row}");
+        assert!(estimated > 100, "the bounds of two of them: {row}");
+    }
+    assert_eq!(rows.len(), 2, "{state}");
+    let metrics = served
+        .client
+        .get(format!("{}/metrics", served.origin()))
+        .header("x-paceline-key", "pk-ci")
+        .send()
+        .await
+        .expect("an answer");
+    let metrics = metrics.text().await.expect("a page");
+    let sum = |name: &str| -> f64 {
+        let of_it = metrics.lines().filter(|line| line.starts_with(name));
+        of_it.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    };
+    assert_eq!(sum("paceline_tokens_total") as u64, 2 * 19, "{metrics}");
+    assert_eq!(sum("paceline_tokens_estimated_total") as u64, 2 * (used - 19));
+}
