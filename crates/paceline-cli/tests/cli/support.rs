@@ -86,6 +86,9 @@ struct Seen {
     changed: Condvar,
 }
 
+/// How a server answers. It is one type for all tests, so that what serves HTTP is compiled once, and not for each of them.
+type Answer = Arc<dyn Fn(&Arrival) -> Reply + Send + Sync>;
+
 /// A server on a free port of this machine.
 pub(crate) struct Server {
     seen: Arc<Seen>,
@@ -98,7 +101,7 @@ pub(crate) struct Server {
 impl Server {
     /// Answers every request as `answer` says.
     pub(crate) fn new(answer: impl Fn(&Arrival) -> Reply + Send + Sync + 'static) -> Self {
-        Self::of(None, answer)
+        Self::of(None, Arc::new(answer))
     }
 
     /// The same over TLS.
@@ -106,16 +109,16 @@ impl Server {
         config: Arc<rustls::ServerConfig>,
         answer: impl Fn(&Arrival) -> Reply + Send + Sync + 'static,
     ) -> Self {
-        Self::of(Some(TlsAcceptor::from(config)), answer)
+        Self::of(Some(TlsAcceptor::from(config)), Arc::new(answer))
     }
 
-    fn of(tls: Option<TlsAcceptor>, answer: impl Fn(&Arrival) -> Reply + Send + Sync + 'static) -> Self {
+    fn of(tls: Option<TlsAcceptor>, answer: Answer) -> Self {
         let is_tls = tls.is_some();
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
         let port = listener.local_addr().expect("bound").port();
-        let (seen, answer) = (Arc::new(Seen::default()), Arc::new(answer));
+        let seen = Arc::new(Seen::default());
         let all = Arc::clone(&seen);
         runtime.spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -185,7 +188,7 @@ impl Drop for Server {
 async fn respond(
     request: Request<Incoming>,
     seen: Arc<Seen>,
-    answer: Arc<impl Fn(&Arrival) -> Reply>,
+    answer: Answer,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let (head, body) = request.into_parts();
     let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
