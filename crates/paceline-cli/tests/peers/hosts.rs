@@ -286,12 +286,12 @@ fn a_host_that_would_send_lines_otherwise_is_refused() {
 
 #[test]
 fn an_input_that_was_cut_off_on_its_way_into_the_store_goes_on_where_it_was_left() {
-    let items = 20_000;
+    let items = 4_000;
     let counting = Counting::start(Duration::from_millis(1));
     let postgres = PostgresServer::start();
     let (base_url, store) = (format!("http://{}/v1", counting.address()), postgres.url());
     let flags = ["--upstream", "openai", "--store", &store];
-    let job = Job::with_long_lines(items, 2_000, &base_url, &flags);
+    let job = Job::with_long_lines(items, 10_000, &base_url, &flags);
     let mut child = job.spawn();
     let mut listed = job_of(&postgres);
     while listed["lines"].as_u64().is_none_or(|lines| lines == 0) {

@@ -16,9 +16,6 @@ const SERVICE: Duration = Duration::from_millis(2);
 /// Loading ten million lines takes a minute.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Calls of a run that is killed: enough for its memory to be what it will be.
-const CALLS: u64 = 20_000;
-
 /// What was seen of one job.
 struct Seen {
     first_call: Duration,
@@ -29,7 +26,7 @@ struct Seen {
 
 #[test]
 fn a_large_input_takes_little_time_and_memory() {
-    let (many, more) = if measure::soak() { (1_000_000, 10_000_000) } else { (20_000, 60_000) };
+    let (many, more) = if measure::soak() { (1_000_000, 10_000_000) } else { (5_000, 20_000) };
     let counting = Counting::start(SERVICE);
     let base_url = format!("http://{}/v1", counting.address());
     let job = Job::with_long_lines(many, 600, &base_url, &["--concurrency", "64"]);
@@ -52,7 +49,9 @@ fn a_large_input_takes_little_time_and_memory() {
 }
 
 fn begin_kill_and_resume(job: &Job, counting: &Counting) -> Seen {
-    let (first_call, peak) = run_and_kill(job, counting, CALLS);
+    // Enough for its memory to be what it will be.
+    let calls = if measure::soak() { 20_000 } else { 5_000 };
+    let (first_call, peak) = run_and_kill(job, counting, calls);
     let (resumed, _) = run_and_kill(job, counting, 1);
     Seen { first_call, resumed, peak }
 }
