@@ -249,10 +249,15 @@ impl Watch {
     }
 
     fn observe(&mut self, note: &SchedulerEvent<'_>) -> Option<Stops> {
-        if let SchedulerEvent::Decided { item, decided, .. } = note
-            && decided.reason.as_deref().is_some_and(may_be_done)
-        {
-            self.held.insert(item.key.clone());
+        if let SchedulerEvent::Decided { item, decided, .. } = note {
+            if decided.reason.as_deref().is_some_and(may_be_done) {
+                self.held.insert(item.key.clone());
+            }
+            if is_over_deadline(decided) {
+                // It waits no more for what all of its scope or its group meet.
+                self.left.remove(&item.key);
+                self.put_back.remove(&item.key);
+            }
         }
         match note {
             SchedulerEvent::Started(item) => {
@@ -261,7 +266,8 @@ impl Watch {
             }
             SchedulerEvent::Succeeded(item) => self.ended_otherwise(item),
             // Its time was over before it was tried again, which says nothing about a server.
-            SchedulerEvent::Decided { decided, .. } if is_out_of_time(decided) => {}
+            SchedulerEvent::Decided { decided, .. }
+                if decided.failure.class.is_final() && is_over_deadline(decided) => {}
             SchedulerEvent::Decided { item, decided, .. } if self.counts(item, decided) => {
                 if decided.action == "fail" || is_shut(decided) {
                     self.ended.insert(item.key.clone());
@@ -479,9 +485,9 @@ fn is_shut(decided: &DecisionRecord) -> bool {
     decided.action == "next_run" && is_shut_to_caller(decided.failure.status)
 }
 
-/// Whether an item was refused in a former run, and was given up in this one because its deadline had passed meanwhile.
-fn is_out_of_time(decided: &DecisionRecord) -> bool {
-    decided.failure.class.is_final() && decided.reason.as_deref() == Some(GiveUp::Deadline.as_str())
+/// Whether an item was given up because its deadline had passed.
+fn is_over_deadline(decided: &DecisionRecord) -> bool {
+    decided.reason.as_deref() == Some(GiveUp::Deadline.as_str())
 }
 
 /// Redirects are alike, whichever they are: an address that has moved answers with one or another.

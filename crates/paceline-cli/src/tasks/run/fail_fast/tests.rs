@@ -103,6 +103,23 @@ async fn redirects_are_alike_whichever_they_are() {
     assert_eq!(stops([404, 410, 301]), [false; 3]);
 }
 
+/// Its host was stopped all the time, so that no call of it was made.
+#[tokio::test]
+async fn what_is_over_its_deadline_while_its_host_is_stopped_waits_no_more() {
+    let (_, items) = items(&["default"; 2]).await;
+    let watch = FailFast::new(2, true, false, true);
+    items.iter().for_each(|item| drop(ends(&watch, item, Some(refused(410)))));
+    assert_eq!([0, 1].map(|n: usize| watch.waits(&items[n].key)), [Some(true); 2]);
+    // As if the store had been told that it is left to the next run.
+    watch.watch().put_back.remove(&items[1].key);
+    watch.watch().left.insert(items[1].key.clone());
+    for item in &items {
+        let over = DecisionRecord { reason: Some("deadline".to_owned()), ..decided(refused(410), "fail") };
+        watch.observe(&SchedulerEvent::Decided { item, decided: &over, wait: None });
+        assert_eq!(watch.waits(&item.key), Some(false), "{} is told as failed", item.key);
+    }
+}
+
 async fn stopped_scopes(store: &MemoryStore, limiter: &Limiter) -> StoppedScopes {
     let stopped = StoppedScopes::new(true);
     stopped.begin_run(store, limiter, true).await.expect("a memory");
