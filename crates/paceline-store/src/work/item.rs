@@ -142,6 +142,11 @@ impl WorkItem {
         self.attempts.saturating_add(self.deferrals).saturating_add(self.abandoned)
     }
 
+    /// All calls of it that are known: its sends, and those that only tested a failing server.
+    pub const fn calls(&self) -> u32 {
+        self.sends().saturating_add(self.tests)
+    }
+
     /// Whether something may have been decided about it.
     pub(crate) const fn has_history(&self) -> bool {
         self.last.is_some() || self.answered.is_some() || self.delivered.is_some()

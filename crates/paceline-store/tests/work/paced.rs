@@ -326,6 +326,9 @@ async fn an_outage_burns_no_item() {
     let passed = world.clock.wall().saturating_since(START);
     assert!(passed < S * 1_860, "half a minute between two tests, and then the paced rate: {passed:?}");
     assert!(summary.calls < 200 + 200, "one call tests the server, now and then: {}", summary.calls);
+    let items = world.store.list(Filter::default(), 0, 200).await.unwrap();
+    assert!(items.iter().any(|item| item.tests > 0 && item.sends() == 1), "the first call of some was a test");
+    assert_eq!(summary.resends, summary.calls - 200, "each item has one first call");
 }
 
 #[tokio::test(start_paused = true)]

@@ -90,14 +90,14 @@ impl Document {
     fn take(&mut self, item: &WorkItem) -> io::Result<()> {
         self.standing.count(item);
         self.by_group.iter_mut().for_each(|groups| groups.count(item));
-        let sends = u64::from(item.sends()) + u64::from(item.tests);
-        self.calls.all += sends;
+        let calls = u64::from(item.calls());
+        self.calls.all += calls;
         self.calls.tests += u64::from(item.tests);
-        self.calls.resends += sends.saturating_sub(1);
+        self.calls.resends += calls.saturating_sub(1);
         self.calls.deferrals += u64::from(item.deferrals);
         self.calls.abandoned += u64::from(item.abandoned);
         self.calls.crashes += u64::from(item.crashes.saturating_sub(item.abandoned));
-        if item.state == State::Succeeded && sends <= 1 {
+        if item.state == State::Succeeded && calls <= 1 {
             return Ok(());
         }
         self.rows.add(self.form, &Row::reported(item, self.standing.groups()), item.state == State::Succeeded)

@@ -118,7 +118,7 @@ impl Progress {
             SchedulerEvent::Started(item) => {
                 let mut figures = self.figures();
                 figures.in_flight.insert(item.id);
-                figures.retries += u64::from(item.sends() > 0);
+                figures.retries += u64::from(item.calls() > 0);
                 (figures.begun, figures.waits) = (true, None);
             }
             SchedulerEvent::Succeeded(item) => {

@@ -99,7 +99,7 @@ where
         let claimed = held.claimed.clone();
         let claim_id = (claimed.item.id, claimed.fence);
         self.summary.calls += 1;
-        self.summary.resends += u64::from(claimed.item.sends() > 0);
+        self.summary.resends += u64::from(claimed.item.calls() > 0);
         self.scheduler.notify(&SchedulerEvent::Started(&claimed.item));
         let scheduler = self.scheduler.clone();
         let task = self.running.spawn(async move {
