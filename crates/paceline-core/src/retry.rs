@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use crate::adaptive::LONGEST_CLOSURE;
 use crate::config::{Pace, Retry};
 use crate::outcome::{Class, LimitScope, Outcome, UnknownOutcome};
 use crate::request::GiveUp;
@@ -94,7 +95,9 @@ pub struct Decision {
 /// - A quota that is used up for an unknown time is tested after 5 minutes, then after twice as long each time, an hour at most.
 /// - Under [`Pace::Auto`] the pacer decides when an item goes again that was throttled for the first time without a hint. One
 ///   that is throttled again lets others go first: otherwise an item that is always refused would look like a limit that lets
-///   nothing pass. Under [`Pace::Responsive`] such an item waits 5 s at most.
+///   nothing pass. It waits 5 s at most, and twice as long each time, however long failures wait: the backoff of servers that
+///   are down for hours is none for an item that met a limit of some calls a second twice. Under [`Pace::Responsive`] such an
+///   item waits 5 s at most.
 /// - An item whose call may have been done and must not be done twice ends there, whatever its class and its counts, unless
 ///   [`Outcome::unknown`] says otherwise. A success has been done.
 /// - An item whose next call would come at its deadline or later fails now, unless the clock of its deadline
@@ -218,10 +221,17 @@ const LONGEST_RESPONSIVE: Duration = Duration::from_secs(5);
 fn throttled(config: &Retry, pace: Pace, tried: &Tried, outcome: &Outcome, rng: &mut Rng) -> Duration {
     let delay = config.backoff.delay(tried.deferrals, rng);
     match pace {
-        Pace::Auto if tried.deferrals == 0 && outcome.reach != LimitScope::Item => Duration::ZERO,
+        Pace::Auto if outcome.reach != LimitScope::Item => delay.min(lets_others_go(tried.deferrals)),
         Pace::Responsive => delay.min(LONGEST_RESPONSIVE),
         _ => delay,
     }
+}
+
+/// How long an item lets others of its scope go first that was throttled so often before: what refuses it alone is met ever
+/// more seldom.
+fn lets_others_go(before: u32) -> Duration {
+    let doublings = before.checked_sub(1);
+    doublings.map_or(Duration::ZERO, |times| LONGEST_CLOSURE.saturating_mul(2_u32.saturating_pow(times)))
 }
 
 /// The first wait for a quota whose end is not known, and the longest.
@@ -306,6 +316,31 @@ mod tests {
         ] {
             assert_eq!(then(pace, tried, outcome), Then::Again(wait * S), "{pace:?} {tried:?}");
         }
+    }
+
+    /// Failures of a server that is down for hours have long waits, which a limit of some calls a second has nothing to do with.
+    #[test]
+    fn under_auto_a_repeated_throttle_waits_five_seconds_and_doubles_up_to_the_cap_however_long_failures_wait() {
+        let growth = Growth::Exponential { base: 60 * S, multiplier: 2.0, cap: 14_400 * S };
+        let config = Retry {
+            max_retries: 30,
+            max_deferrals: None,
+            backoff: Backoff { growth, jitter: Jitter::None },
+            deadline: None,
+        };
+        let wait = |pace, deferrals, reach| {
+            let outcome = Outcome::new(Class::Throttled).with_reach(reach);
+            let tried = Tried { deferrals, ..Tried::default() };
+            match decide(&config, pace, &tried, &outcome, &mut Rng::new(1)).then {
+                Then::Again(wait) => wait.as_secs(),
+                other => panic!("{other:?}"),
+            }
+        };
+        let of_scope = [0, 1, 2, 3, 12, 13, 99].map(|before| wait(Pace::Auto, before, LimitScope::Scope));
+        assert_eq!(of_scope, [0, 5, 10, 20, 10_240, 14_400, 14_400]);
+        let by_itself = [0, 1, 2].map(|before| wait(Pace::Auto, before, LimitScope::Item));
+        assert_eq!(by_itself, [60, 120, 240], "its server says that the item is meant");
+        assert_eq!([0, 1, 2].map(|before| wait(Pace::Fixed, before, LimitScope::Scope)), [60, 120, 240]);
     }
 
     #[test]
