@@ -315,9 +315,11 @@ impl Requests {
         let mut stops_again = false;
         let sent = sender.send_judged(permit, &call, shutdown.aborting(), |answer, reading| {
             // Before the permit is given back, and others of the scope begin.
-            let mut heard = |name: &str| stops_again |= self.stopped.heard(name, reading.class, reading.unexpected);
-            heard(&scope);
-            heard(address);
+            let heard = |name: &str| self.stopped.heard(name, reading.class, reading.unexpected);
+            stops_again = heard(&scope) | heard(address);
+            if self.addresses.hosts && reading.class == Class::Throttled && reading.wait.is_none() {
+                self.stopped.throttled(&scope, task.claimed_at());
+            }
             match answer {
                 Ok(answer) if reading.class == Class::Account => {
                     of_item(task, answer.status(), reading, &self.upstream)
@@ -385,11 +387,10 @@ impl Requests {
             && let Err(why) = &exchange.answer
             && let Some(stop) = StopReason::unreached(why, &self.upstream.dialect, scope, &address)
         {
-            if hosts {
-                self.stopped.stop(scope, Why::Unreachable, &stop.to_string());
-            } else {
+            match hosts {
+                true => self.stopped.stop(scope, Why::Unreachable, &stop.to_string()),
                 // Once: what is in flight finds out the same.
-                shutdown.stop(stop);
+                false => shutdown.stop(stop),
             }
         }
     }

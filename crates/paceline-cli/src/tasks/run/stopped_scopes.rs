@@ -17,6 +17,7 @@ use paceline_core::{Class, Timestamp};
 use paceline_store::work::{Amend, Failure, Filter, StartDecision, WorkClock, WorkError, WorkItem, WorkStore};
 use tokio::sync::Notify;
 
+use self::due::DueItems;
 use self::late::end_late;
 pub(super) use self::test_call::TestCall;
 use super::regularly;
@@ -66,9 +67,11 @@ struct Stopped {
     /// Until where it is known what a person has opened, and the scopes that were opened so in this run.
     opened_seen: u64,
     opened: BTreeSet<String>,
-    /// Scopes whose holds ended early, and those of them of which a call has succeeded since: what waits for the hold is due.
+    /// Scopes whose holds ended early, those that throttle calls, and those of them of which a call has succeeded since: what
+    /// waited for that is due.
     opened_early: BTreeSet<Arc<str>>,
-    due: BTreeSet<Arc<str>>,
+    throttling: BTreeMap<Arc<str>, Timestamp>,
+    due: BTreeMap<Arc<str>, DueItems>,
     /// What this worker told the store.
     told: ClosedScopes,
     /// What other workers told it, and those of them of which a call has succeeded here since.
@@ -215,10 +218,7 @@ impl StoppedScopes {
         }
         if class == Class::Success {
             stopped.is_open(scope);
-            if let Some(scope) = stopped.opened_early.take(scope) {
-                stopped.due.insert(scope);
-                stopped.news.notify_one();
-            }
+            stopped.took_a_call(scope);
         }
         if stopped.scopes.get(scope).is_some_and(|stop| stop.why == Why::SameFailure) {
             return is_refusal;
