@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -24,8 +25,8 @@ const PATIENCE: Duration = Duration::from_millis(50);
 const SPACING: Duration = Duration::from_millis(10);
 
 tokio::task_local! {
-    /// The host of the call that is sent.
-    static HOST: Arc<Host>;
+    /// The host of the call that is sent, and whether the call has asked for a connection of its own.
+    static HOST: (Arc<Host>, Arc<AtomicBool>);
 }
 
 /// The hosts to which calls are under way.
@@ -44,9 +45,13 @@ struct Host {
 }
 
 impl Hosts {
-    /// Sends a call to that origin, whose connector is a [`Turned`] one.
-    pub(crate) async fn send<T>(&self, origin: String, sending: impl Future<Output = T>) -> T {
-        HOST.scope(self.host(origin), sending).await
+    /// Sends a call to that origin, whose connector is a [`Turned`] one. `is_kept` becomes true where it asked for no connection,
+    /// because one was there that was kept.
+    pub(crate) async fn send<T>(&self, origin: String, is_kept: &AtomicBool, sending: impl Future<Output = T>) -> T {
+        let has_asked = Arc::<AtomicBool>::default();
+        let sent = HOST.scope((self.host(origin), Arc::clone(&has_asked)), sending).await;
+        is_kept.store(!has_asked.load(Ordering::Relaxed), Ordering::Relaxed);
+        sent
     }
 
     fn host(&self, origin: String) -> Arc<Host> {
@@ -130,7 +135,11 @@ where
         let fresh = self.0.clone();
         // The one that is ready.
         let mut connector = std::mem::replace(&mut self.0, fresh);
-        let host = HOST.try_with(Arc::clone).ok();
+        let asking = |(host, has_asked): &(Arc<Host>, Arc<AtomicBool>)| {
+            has_asked.store(true, Ordering::Relaxed);
+            Arc::clone(host)
+        };
+        let host = HOST.try_with(asking).ok();
         Box::pin(async move {
             if let Some(host) = host
                 && !host.turn().await

@@ -1,5 +1,6 @@
 //! The connections of a sender: kept for the next call to the same host, until descriptors are short.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use http::header::{ACCEPT_ENCODING, HeaderMap, HeaderValue};
@@ -45,13 +46,15 @@ impl Connections {
         Self { hosts: Some(Hosts::default()), ..self }
     }
 
-    /// Sends a call; only clients of a configuration take turns.
+    /// Sends a call; only clients of a configuration take turns. `is_kept` becomes true where many hosts are called, and the call
+    /// went on a connection that was kept from an earlier one.
     pub(crate) async fn send(
         &self,
         method: &Method,
         address: &str,
         headers: HeaderMap,
         body: Body,
+        is_kept: &AtomicBool,
     ) -> Result<Response, reqwest::Error> {
         let client = self.lock().clone();
         let mut request = client.request(method.clone(), address).body(body).build()?;
@@ -62,8 +65,9 @@ impl Connections {
         #[cfg(feature = "config")]
         if let Some(hosts) = &self.hosts {
             let origin = request.url().origin().ascii_serialization();
-            return hosts.send(origin, client.execute(request)).await;
+            return hosts.send(origin, is_kept, client.execute(request)).await;
         }
+        is_kept.store(false, Ordering::Relaxed);
         client.execute(request).await
     }
 

@@ -123,6 +123,7 @@ pub fn is_unknown(answer: &Result<Response<Bytes>, NoAnswer>, reading: &Reading)
         Err(
             NoAnswer::Timeout(_)
             | NoAnswer::Broken(_)
+            | NoAnswer::KeptBroken(_)
             | NoAnswer::Malformed(_)
             | NoAnswer::Truncated(_)
             | NoAnswer::Undecodable(_)

@@ -56,6 +56,10 @@ pub enum NoAnswer {
     /// The connection broke after the request had left.
     #[error("connection lost: {0}")]
     Broken(String),
+    /// The same of a connection that was kept from an earlier call, and broke without an answer: its server closes such ones
+    /// after a time, just as this call left, and takes it on another.
+    #[error("connection lost, which was kept from an earlier call: {0}")]
+    KeptBroken(String),
     /// The response is not HTTP.
     #[error("the response is not HTTP: {0}")]
     Malformed(String),
@@ -127,6 +131,7 @@ impl NoAnswer {
             },
             Self::Timeout(_) => no_response(NoResponse::Timeout),
             Self::Broken(_) => no_response(NoResponse::Reset),
+            Self::KeptBroken(_) => Reading { wait: Some(Duration::ZERO), ..no_response(NoResponse::Reset) },
             Self::Malformed(_) => no_response(NoResponse::Malformed),
             Self::Truncated(_) | Self::Undecodable(_) => no_response(NoResponse::Truncated),
             Self::TooLarge(_) | Self::HeadTooLarge => {
@@ -205,6 +210,14 @@ impl NoAnswer {
         Self::Proxy(message.to_owned())
     }
 
+    /// The same of a call whose connection was kept from an earlier one: what speaks HTTP there is known.
+    pub(crate) fn of_kept(self) -> Self {
+        match self {
+            Self::Broken(why) => Self::KeptBroken(plain(why)),
+            other => other,
+        }
+    }
+
     /// The same of a call through a gateway.
     pub(crate) fn of_gateway(self, address: &str) -> Self {
         match self {
@@ -266,7 +279,6 @@ impl HasAnswered {
 
     /// A failure without the hint that cannot be right.
     pub fn explain(&self, failure: NoAnswer) -> NoAnswer {
-        let plain = |why: String| why.strip_suffix(HTTPS_HINT).map(str::to_owned).unwrap_or(why);
         match failure {
             NoAnswer::Malformed(why) if self.0.load(Ordering::Relaxed) => NoAnswer::Malformed(plain(why)),
             NoAnswer::Broken(why) if self.0.load(Ordering::Relaxed) => NoAnswer::Broken(plain(why)),
@@ -279,6 +291,11 @@ impl HasAnswered {
 fn https_hint(error: &reqwest::Error) -> &'static str {
     let is_plain = error.url().is_some_and(|url| url.scheme() == "http");
     if is_plain { HTTPS_HINT } else { "" }
+}
+
+/// Why a call failed, without that hint.
+fn plain(why: String) -> String {
+    why.strip_suffix(HTTPS_HINT).map(str::to_owned).unwrap_or(why)
 }
 
 /// What may be the matter where a server answers something that is no HTTP, or nothing.

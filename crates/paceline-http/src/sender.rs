@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -321,11 +322,12 @@ impl Sender {
         cut: &Cut,
     ) -> Result<Received, NoAnswer> {
         let (timeout, gateway, is_own) = (self.config.timeout, self.gateway(call), call.url.starts_with('/'));
+        let is_kept = AtomicBool::default();
         let send = async || {
             let address = self.address_of(call);
             let deadline = self.clock.now() + timeout;
             let body = leaving.body(call.body.clone());
-            let sending = self.connections.send(&call.method, &address, headers.clone(), body);
+            let sending = self.connections.send(&call.method, &address, headers.clone(), body, &is_kept);
             let sent = until(&self.clock, deadline, sending).await.transpose();
             if sent.as_ref().is_err_and(|error| Shortage::is_why(error)) {
                 self.connections.spare();
@@ -337,6 +339,7 @@ impl Sender {
                 if is_own { self.connections.server.explain(NoAnswer::of(&error)) } else { NoAnswer::of(&error) };
             match gateway {
                 Some(address) => error.of_gateway(address),
+                None if is_kept.load(Ordering::Relaxed) => error.of_kept(),
                 None => error,
             }
         })?;

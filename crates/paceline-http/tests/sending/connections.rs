@@ -1,6 +1,7 @@
 //! How many connections to one of many hosts calls open.
 
 use std::convert::Infallible;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -12,8 +13,9 @@ use http_body_util::Full;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use paceline_config::{Config, Environment, Overrides};
-use paceline_http::{Call, Sender};
-use tokio::net::TcpListener;
+use paceline_http::{Call, NoAnswer, Sender};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Barrier;
 
 use crate::support::send;
@@ -41,12 +43,16 @@ async fn host(together: usize) -> (String, Arc<AtomicUsize>) {
     (url, accepted)
 }
 
-#[tokio::test]
-async fn a_burst_of_calls_opens_few_connections_and_as_many_as_it_needs() {
+fn of_many_hosts() -> Sender {
     let file = "[upstream.a]\nbase_url = 'http://127.0.0.1:9'\nscope = 'host'";
     let config = Config::parse("paceline.toml".as_ref(), file, Environment::default(), Overrides::default()).unwrap();
     let upstream = config.upstream_of("a").unwrap();
-    let sender = Sender::to(&upstream, HeaderMap::new(), Duration::from_secs(60)).unwrap();
+    Sender::to(&upstream, HeaderMap::new(), Duration::from_secs(60)).unwrap()
+}
+
+#[tokio::test]
+async fn a_burst_of_calls_opens_few_connections_and_as_many_as_it_needs() {
+    let sender = of_many_hosts();
     for (together, calls, most) in [(1, 200, 60), (30, 30, 30)] {
         let (url, accepted) = host(together).await;
         let answers = join_all((0..calls).map(|item| {
@@ -57,4 +63,43 @@ async fn a_burst_of_calls_opens_few_connections_and_as_many_as_it_needs() {
         let accepted = accepted.load(Ordering::Relaxed);
         assert!(accepted <= most, "{accepted} connections for {calls} calls");
     }
+}
+
+/// Reads a request without a body.
+async fn request(stream: &mut TcpStream) -> io::Result<()> {
+    let mut read = Vec::new();
+    while !read.ends_with(b"\r\n\r\n") {
+        read.push(stream.read_u8().await?);
+    }
+    Ok(())
+}
+
+/// A server that closes each connection which it has kept as the second call comes on it, and all later ones as their first does.
+#[tokio::test]
+async fn a_call_whose_kept_connection_is_closed_goes_again_at_once_and_one_on_a_new_connection_does_not() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let call = Call::get(format!("http://{}/", listener.local_addr().unwrap()));
+    tokio::spawn(async move {
+        let (mut kept, _) = listener.accept().await.unwrap();
+        request(&mut kept).await.unwrap();
+        kept.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await.unwrap();
+        request(&mut kept).await.unwrap();
+        drop(kept);
+        let (mut new, _) = listener.accept().await.unwrap();
+        request(&mut new).await.unwrap();
+    });
+    let sender = of_many_hosts();
+    assert!(send(&sender, 1, &call).await.answer.is_ok());
+    // The connection is on its way back.
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+    let kept = send(&sender, 2, &call).await;
+    assert!(matches!(kept.answer, Err(NoAnswer::KeptBroken(_))), "{:?}", kept.answer);
+    assert_eq!((kept.reading.class.as_str(), kept.reading.wait), ("transient", Some(Duration::ZERO)));
+    let words = kept.answer.unwrap_err().to_string();
+    assert!(!words.contains("https://"), "it has answered so: {words}");
+    let new = send(&sender, 3, &call).await;
+    assert!(matches!(new.answer, Err(NoAnswer::Broken(_))), "{:?}", new.answer);
+    assert_eq!(new.reading.wait, None);
 }

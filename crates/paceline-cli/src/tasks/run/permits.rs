@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use paceline::{Error, Limiter, NotNow, Permit};
 use paceline_config::Upstream;
-use paceline_core::{Class, Cost, Level, NextAction, Request, ScopeId, WaitCause};
+use paceline_core::{Class, Cost, Level, NextAction, Request, ScopeAnswers, ScopeId, WaitCause};
+use paceline_http::HasAnswered;
 use paceline_store::work::{Failure, StartDecision, StartDelay, Task, WorkItem};
 
 use super::groups_of_commands::GroupsOfCommands;
@@ -64,6 +65,16 @@ impl Permits {
         };
         let half = self.longest_test.and_then(|longest| Some(half_of(outage()?, longest)));
         Some(delay.max(half.unwrap_or_default()))
+    }
+
+    /// Whether the server of a scope is known to have answered.
+    pub(super) fn server_of(&self, scope: &str) -> HasAnswered {
+        let server = HasAnswered::default();
+        let known = self.limiter.scope_snapshot(&self.limiter.scope(scope));
+        if known.is_some_and(|known| matches!(known.answers, ScopeAnswers::Came { .. })) {
+            server.came();
+        }
+        server
     }
 
     pub(super) fn scope(&self, name: &str) -> ScopeId {

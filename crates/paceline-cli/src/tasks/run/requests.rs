@@ -1,21 +1,23 @@
 //! Items that are requests: read like the lines of `paceline run`, sent and classified like them.
 
+mod failures;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, StatusCode};
+use http::HeaderValue;
 use paceline::{Clock, Limiter, Permit};
 use paceline_config::{CallNames, Upstream};
 use paceline_core::{Class, Cost, LimitScope, UnknownOutcome};
 use paceline_http::{Call, Exchange, NoAnswer, SenderConfig};
 use paceline_providers::Reading;
-use paceline_providers::secrets::Secrets;
 use paceline_store::work::{DEFAULT_GROUP, Failure, Said, StartDecision, Task, WorkClock, WorkError, WorkStore};
 use paceline_store::{End, ResultBody};
 use serde::Deserialize;
 
+use self::failures::{failure, held_as_killed, of_item};
 use super::Trying;
 use super::answers::Answers;
 use super::current_sender::CurrentSender;
@@ -348,7 +350,8 @@ impl Requests {
             _ => {
                 let sits_out = permits.sits_out(&scope, &exchange.action, exchange.probe);
                 let is_of_scope = exchange.reading.reach != LimitScope::Account;
-                let failure = failure(exchange, &secrets_of(&call.url)).of_probe(sits_out);
+                let server = permits.server_of(&scope);
+                let failure = failure(exchange, &server, &secrets_of(&call.url)).of_probe(sits_out);
                 let is_of_account = spares_group && is_of_scope && failure.class == Class::Account;
                 if is_of_account {
                     self.stopped.stop(&scope, Why::Account, &failure.message);
@@ -445,56 +448,8 @@ impl Requests {
     }
 }
 
-/// The decision about an item whose call may have been executed, and must not be made twice.
-fn held_as_killed(unknown: UnknownOutcome, task: &Task) -> Failure {
-    let message = match task.item().crashes {
-        0 => "its call may have been executed: it was so in the store that the item was exported from",
-        _ => "its call may have been executed: its worker was killed during it",
-    };
-    Failure { code: Some("killed".to_owned()), unknown, ..Failure::new(Class::Transient, message) }
-}
-
 /// The idempotency key of an item's calls.
 fn value_of(task: &Task) -> HeaderValue {
     let text = same_at_each_try(task.item(), task.payload());
     HeaderValue::from_str(&text).expect("letters, digits and a dash")
-}
-
-/// A refusal of the key or the account that names its item and the key: the limiter stops other groups for it, and tells them
-/// no more.
-fn of_item(task: &Task, status: StatusCode, reading: Reading, upstream: &Upstream) -> Reading {
-    let (item, group) = (task.key(), task.group());
-    let refused = (status == StatusCode::UNAUTHORIZED).then(|| match upstream::key_sent(upstream) {
-        Ok(key) => format!("{key} is refused: "),
-        Err(unsent) => format!("{unsent}: "),
-    });
-    let (refused, said, status) = (refused.unwrap_or_default(), reading.said(), status.as_u16());
-    let message = format!("{refused}{said} (the answer to item {item} of group {group}, status {status})");
-    Reading { message: Some(message), ..reading }
-}
-
-fn failure(exchange: Exchange, secrets: &Secrets) -> Failure {
-    let status = exchange.status();
-    let unanswered = Some(paceline_http::is_unknown(&exchange.answer, &exchange.reading));
-    let Exchange { answer, reading, unknown, retried, .. } = exchange;
-    let message = match answer {
-        _ if reading.class == Class::Account => reading.reason().into_owned(),
-        Ok(answer) => reading.message.clone().unwrap_or_else(|| {
-            let wait = reading.wait.map(|wait| format!(", asked to wait {}", text::duration(wait)));
-            entry::without_message(answer.status(), &reading) + &wait.unwrap_or_default()
-        }),
-        Err(error) if error.is_given_up() => "abandoned: the run had to end".to_owned(),
-        Err(error) => error.to_string(),
-    };
-    Failure {
-        status,
-        code: reading.code,
-        retry_after: reading.wait,
-        unsent: reading.unsent,
-        retried,
-        unknown,
-        unanswered,
-        unexpected: reading.unexpected,
-        ..Failure::new(reading.class, secrets.removed_from_text(message))
-    }
 }
