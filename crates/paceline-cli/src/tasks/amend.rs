@@ -308,7 +308,7 @@ async fn had_succeeded(
         return Ok(true);
     }
     let shown = store.show(&item.key).await.map_err(not_begun)?;
-    let before = shown.iter().flat_map(|(_, _, events)| events).filter(|event| event.created.is_some());
+    let before = shown.iter().flat_map(|(_, _, events)| events).filter(|event| event.is_delivery());
     Ok(before.map(|event| event.decided).any(is_then))
 }
 

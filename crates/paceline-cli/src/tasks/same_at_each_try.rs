@@ -88,9 +88,9 @@ impl CallIds {
         self.since(item.created, &item.key, payload)
     }
 
-    /// What its delivery was known by before a person sent for it once more.
-    pub(super) fn then(&self, item: &WorkItem, payload: &str, delivery: &HistoryEntry) -> Option<CallId> {
-        self.since(delivery.created?, &item.key, payload)
+    /// What its calls were known by before a person sent for it once more.
+    pub(super) fn then(&self, item: &WorkItem, payload: &str, before: &HistoryEntry) -> Option<CallId> {
+        self.since(before.created?, &item.key, payload)
     }
 
     fn since(&self, created: Timestamp, key: &str, payload: &str) -> Option<CallId> {

@@ -157,7 +157,8 @@ fn as_text(
         let send = if event.send == 0 { String::new() } else { format!(" send {}", event.send) };
         let id = ids.then(item, payload, event);
         let followed = match event.created {
-            Some(_) => delivered(event, id.as_ref().map(CallId::value)),
+            Some(_) if event.is_delivery() => delivered(event, id.as_ref().map(CallId::value)),
+            Some(_) => sent_as_new(event, id.as_ref().map(CallId::value)),
             None => what_followed(event, n + 1 == events.len() && is_left(item)),
         };
         let description = format!("{}{send}: {followed}", text::moment(event.decided));
@@ -279,6 +280,12 @@ fn delivered(event: &HistoryEntry, id: Option<&str>) -> String {
     };
     let id = id.map(|id| format!(", with the id {id}")).unwrap_or_default();
     format!("it succeeded{said}{id}; since then {} sent for it once more", event.by)
+}
+
+/// That a person sent for an item as a new one that had not succeeded.
+fn sent_as_new(event: &HistoryEntry, id: Option<&str>) -> String {
+    let id = id.map(|id| format!("; the calls before had the id {id}")).unwrap_or_default();
+    format!("{} sent for it as a new one{id}", event.by)
 }
 
 /// Whether it waits for the next run or a person although it has failed: its host or group is stopped.

@@ -278,10 +278,18 @@ fn what_had_succeeded_is_told_when_it_is_sent_once_more_in_vain() {
     is_gone.store(true, std::sync::atomic::Ordering::Relaxed);
     store.put(vec![of("lost")]);
     run();
+    let id_of = |shown: &str| {
+        let shown: serde_json::Value = serde_json::from_str(shown).expect("JSON");
+        shown["idempotency_value"].as_str().expect("it is a request").to_owned()
+    };
+    let added = |shown: &str| shown.lines().find(|line| line.trim_start().starts_with("added")).map(str::to_owned);
+    let (before, id) = (added(&tell(&["show", "lost"])), id_of(&tell(&["show", "lost", "--json"])));
     tell(&["retry", "lost", "--again", "--new-id"]);
-    let shown = tell(&["show", "lost"]);
-    let added = shown.lines().find(|line| line.trim_start().starts_with("added"));
-    assert!(added.is_some_and(|line| line.ends_with(" or before")), "it was added before it failed: {shown}");
+    let shown = tell(&["show", &id]);
+    assert_eq!((added(&shown), shown.starts_with("lost\n")), (before, true), "it had failed with that id: {shown}");
+    let one_line = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(one_line.contains(&format!("sent for it as a new one; the calls before had the id {id}")), "{shown}");
+    assert_ne!(id_of(&tell(&["show", "lost", "--json"])), id);
 }
 
 /// A host repeats the address of an event, whose query has a token.

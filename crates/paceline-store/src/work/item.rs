@@ -302,8 +302,8 @@ pub struct HistoryEntry {
     pub send: u32,
     /// What had gone wrong.
     pub failure: Failure,
-    /// What was decided: `retry`, `defer`, `fail`, `fallback`, `skip`, `abort` or `next_run`; `again` where it had succeeded, and
-    /// a person sent for it once more.
+    /// What was decided: `retry`, `defer`, `fail`, `fallback`, `skip`, `abort` or `next_run`; `again` where a person sent for it
+    /// once more though it had succeeded, or as a new one.
     pub action: String,
     /// Why, if there is a reason to show.
     pub reason: Option<String>,
@@ -313,11 +313,16 @@ pub struct HistoryEntry {
     pub not_before: Option<Timestamp>,
     /// How long it then waited until it was claimed again.
     pub waited: Option<Duration>,
-    /// Of an item that had succeeded: when it was added, by which its receiver knows it.
+    /// Of an item that a person sent for once more: when it was added before that, by which its receiver knows those calls.
     pub created: Option<Timestamp>,
 }
 
 impl HistoryEntry {
+    /// Whether it is that the item had succeeded when a person sent for it once more.
+    pub fn is_delivery(&self) -> bool {
+        self.created.is_some() && self.failure.class == Class::Success
+    }
+
     /// As `paceline tasks show --json` lists it, and as a judge gets it.
     pub fn to_json(&self) -> Value {
         json!({
@@ -473,10 +478,8 @@ impl PrunedKeys {
     }
 }
 
-/// Who sends once more for what has succeeded.
+/// Who sends once more, and what that is called among decisions.
 pub(crate) const PERSON: &str = "a person";
-
-/// What that is called among decisions.
 pub(crate) const AGAIN: &str = "again";
 
 /// Why an item waits that was left to the next run by [`Amend::LeaveToNextRun`].

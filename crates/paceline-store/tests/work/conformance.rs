@@ -10,15 +10,7 @@ use paceline_store::work::{
 };
 use paceline_store::{ACCOUNT, ScopeRow, ScopeStatus};
 
-use crate::ended::{
-    a_person_retries_what_has_ended, a_try_counts_whose_item_was_cancelled_meanwhile,
-    calls_that_only_tested_a_failing_server_are_counted_apart, what_a_server_said_to_the_last_try_is_kept,
-    what_ended_long_ago_is_removed, what_is_added_again_with_another_payload_is_told,
-    what_is_sent_once_more_has_succeeded_all_the_same, what_succeeded_begins_once_more,
-    what_waited_for_a_pause_that_is_over_is_due_and_keeps_its_bounds,
-    what_was_cancelled_during_its_call_is_removed_once_that_has_ended,
-    what_was_cancelled_during_its_call_may_be_done_unless_its_answer_says_otherwise,
-};
+use crate::ended::*;
 use crate::limiter_state::*;
 use crate::lost_workers::*;
 use crate::support::{Bench, LEASE, S, START, again, held, item, keys, of_group, outcome, stopped};
@@ -65,6 +57,7 @@ conformance!(
     what_a_server_said_to_the_last_try_is_kept,
     what_succeeded_begins_once_more,
     what_is_sent_once_more_has_succeeded_all_the_same,
+    what_failed_and_is_sent_as_new_was_known_by_another_time,
     a_person_retries_what_has_ended,
     what_ended_long_ago_is_removed,
     what_was_cancelled_during_its_call_is_removed_once_that_has_ended,

@@ -217,7 +217,28 @@ pub(crate) async fn what_is_sent_once_more_has_succeeded_all_the_same(on: Bench)
         let said = &delivered.failure;
         assert_eq!((said.class.as_str(), said.status, &*said.message), ("success", Some(202), "ok"));
     }
-    assert_eq!(on.store.show("a").await.unwrap().unwrap().2.len(), 3, "it succeeded once");
+    let events = on.store.show("a").await.unwrap().unwrap().2;
+    assert_eq!(events.iter().filter(|event| event.is_delivery()).count(), 1, "it succeeded once");
+}
+
+/// Its receiver may have seen the calls, and knows them by the time at which it was added.
+pub(crate) async fn what_failed_and_is_sent_as_new_was_known_by_another_time(on: Bench) {
+    on.add(["a", "untried"].map(item)).await;
+    let worker = on.register().await;
+    let added = on.store.show("a").await.unwrap().unwrap().0.created;
+    let claimed = on.claim(worker, 1).await.items.remove(0);
+    on.record(outcome(&claimed, Counted::Attempt, Transition::Failed, "fail")).await;
+    on.forward(S).await;
+    for (as_new, entries) in [(false, 0), (true, 1), (true, 2)] {
+        on.store.amend(Filter::keys(["a", "untried"]), Amend::Again { as_new }).await.unwrap();
+        let (item, _, events) = on.store.show("a").await.unwrap().unwrap();
+        let before: Vec<_> = events.iter().filter(|event| event.created.is_some()).collect();
+        assert_eq!((before.len(), item.delivered), (entries, None), "{as_new}");
+        if let Some(first) = before.first() {
+            assert_eq!((first.created, &*first.action, first.is_delivery()), (Some(added), "again", false));
+        }
+    }
+    assert!(on.store.show("untried").await.unwrap().unwrap().2.is_empty(), "no call had its id");
 }
 
 pub(crate) async fn calls_that_only_tested_a_failing_server_are_counted_apart(on: Bench) {

@@ -156,7 +156,7 @@ impl Row {
 
     /// All of its calls are of the past, whatever became of them.
     pub(super) fn begin_again(&mut self, as_new: bool, now: Timestamp) {
-        self.keep_delivery(now);
+        self.keep_what_was(as_new, now);
         let item = &mut self.item;
         item.abandoned += u32::from(self.cancelled_at.take().is_some());
         item.attempts += std::mem::take(&mut item.abandoned);
@@ -165,15 +165,19 @@ impl Row {
         self.begin_anew(None);
     }
 
-    /// That it has succeeded is not forgotten, nor what its server said then.
-    fn keep_delivery(&mut self, now: Timestamp) {
+    /// That it has succeeded is not forgotten, nor what its server said then; of one that has not, when it was added, by which
+    /// its calls were known.
+    fn keep_what_was(&mut self, as_new: bool, now: Timestamp) {
         let item = &mut self.item;
-        if item.state != State::Succeeded {
+        let succeeded = item.state == State::Succeeded;
+        if !(succeeded || as_new && item.last.is_some()) {
             return;
         }
-        item.delivered = item.ended;
-        let (status, message) = item.answered.clone().map_or((None, String::new()), |said| (said.status, said.message));
-        let failure = Failure { status, ..Failure::new(Class::Success, message) };
+        item.delivered = if succeeded { item.ended } else { item.delivered };
+        let said = item.answered.clone().filter(|_| succeeded);
+        let (status, message) = said.map_or((None, String::new()), |said| (said.status, said.message));
+        let class = if succeeded { Class::Success } else { Class::Abandoned };
+        let failure = Failure { status, ..Failure::new(class, message) };
         let (send, decided, created) = (item.sends(), item.ended.unwrap_or(now), Some(item.created));
         let (action, by) = (AGAIN.to_owned(), PERSON.to_owned());
         self.push(HistoryEntry {

@@ -5,6 +5,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use paceline_core::Timestamp;
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Row};
 
 use super::connection::Tx;
@@ -350,13 +351,15 @@ const SEND_AGAIN: &str = concat!(
     filtered!()
 );
 
-/// That items have succeeded is not forgotten, nor what their servers said then.
-const KEEP_DELIVERIES: &str = concat!(
+/// That items have succeeded is not forgotten, nor what their servers said then; of the others, when they were added, by which
+/// their calls were known.
+const KEEP_WHAT_WAS: &str = concat!(
     "INSERT INTO event (item, n, decided_ms, send, class, status, words, action, judge, created_ms) \
      SELECT item.id, coalesce((SELECT max(n) FROM event WHERE event.item = item.id), 0) + 1, coalesce(ended_ms, $4), \
-         attempts + deferrals + abandoned, 'success', CASE WHEN last_class = 'success' THEN last_status END, \
-         CASE WHEN last_class = 'success' THEN coalesce(last_words, '') ELSE '' END, $5, $6, created_ms \
-     FROM item WHERE item.state = 2 AND ",
+         attempts + deferrals + abandoned, CASE WHEN state = 2 THEN 'success' ELSE 'abandoned' END, \
+         CASE WHEN state = 2 AND last_class = 'success' THEN last_status END, \
+         CASE WHEN state = 2 AND last_class = 'success' THEN coalesce(last_words, '') ELSE '' END, $5, $6, created_ms \
+     FROM item WHERE (state = 2 OR ($7 AND state = ANY ($8) AND last_class IS NOT NULL)) AND ",
     filtered!(),
     " RETURNING item"
 );
@@ -449,7 +452,8 @@ pub(super) async fn amend(tx: &Tx<'_>, filter: &Filter, amend: Amend, now: Times
             let at = now.as_millis();
             let changed = match amend {
                 Amend::Again { as_new } => {
-                    let kept = tx.query(KEEP_DELIVERIES, &[&states, &group, &keys, &at, &AGAIN, &PERSON]).await?;
+                    let of = [&states as &(dyn ToSql + Sync), &group, &keys, &at, &AGAIN, &PERSON, &as_new, &from];
+                    let kept = tx.query(KEEP_WHAT_WAS, &of).await?;
                     let kept: Vec<i64> = kept.iter().map(|row| row.get(0)).collect();
                     tx.execute(FORGET_EVENTS, &[&kept, &(EVENTS as i64)]).await?;
                     tx.execute(SEND_AGAIN, &[&states, &group, &keys, &from, &at, &as_new]).await?

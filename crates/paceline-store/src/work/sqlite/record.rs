@@ -194,15 +194,24 @@ fn again(as_new: bool, now: Timestamp) -> String {
     )
 }
 
-/// That items have succeeded is not forgotten, nor what their servers said then.
-fn keep_deliveries(conn: &Connection, condition: &str, values: &[Value], now: Timestamp) -> rusqlite::Result<()> {
+/// That items have succeeded is not forgotten, nor what their servers said then; of the others, when they were added, by which
+/// their calls were known.
+fn keep_what_was(
+    conn: &Connection,
+    condition: &str,
+    values: &[Value],
+    as_new: bool,
+    now: Timestamp,
+) -> rusqlite::Result<()> {
     let now = now.as_millis();
+    let others = if as_new { "item.last_class IS NOT NULL" } else { "0" };
     let keep = format!(
         "INSERT INTO event (item, n, decided_ms, send, class, status, words, action, judge, created_ms)
          SELECT item.id, coalesce((SELECT max(n) FROM event WHERE event.item = item.id), 0) + 1, coalesce(ended_ms, {now}),
-             attempts + deferrals + abandoned, 'success', iif(last_class = 'success', last_status, NULL),
-             iif(last_class = 'success', coalesce(last_words, ''), ''), '{AGAIN}', '{PERSON}', created_ms
-         FROM item WHERE {condition} AND item.state = 2"
+             attempts + deferrals + abandoned, iif(state = 2, 'success', 'abandoned'),
+             iif(state = 2 AND last_class = 'success', last_status, NULL),
+             iif(state = 2 AND last_class = 'success', coalesce(last_words, ''), ''), '{AGAIN}', '{PERSON}', created_ms
+         FROM item WHERE {condition} AND (item.state = 2 OR {others})"
     );
     conn.execute(&keep, params_from_iter(values))?;
     let forget = format!(
@@ -247,8 +256,8 @@ pub(super) fn amend(conn: &Connection, filter: &Filter, amend: Amend, now: Times
     let states: Vec<String> = amend.states().iter().map(|state| state.code().to_string()).collect();
     condition.push_str(&format!(" AND item.state IN ({})", states.join(", ")));
     let stopped = if amend.retries() { scopes::stopped_of(conn, &condition, &values)? } else { Vec::new() };
-    if matches!(amend, Amend::Again { .. }) {
-        keep_deliveries(conn, &condition, &values, now)?;
+    if let Amend::Again { as_new } = amend {
+        keep_what_was(conn, &condition, &values, as_new, now)?;
     }
     let sql = format!("UPDATE item SET {set} WHERE {condition}");
     let changed = conn.execute(&sql, params_from_iter(values))? as u64;
