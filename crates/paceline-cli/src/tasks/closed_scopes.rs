@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use paceline::clock;
 use paceline_core::{PauseCause, Timestamp};
 use paceline_store::work::{WorkError, WorkStore};
 use serde::{Deserialize, Serialize};
@@ -156,13 +157,14 @@ pub(crate) async fn open(store: &dyn WorkStore, scopes: &[String]) -> Result<(),
 }
 
 impl ClosedScopes {
-    /// Those that a run left, less the holds that are over. What a later version wrote is passed over.
+    /// Those that a run left, less the holds that are over. What a later version wrote is passed over. The clock of a file is
+    /// its worker's, which may have followed a leap that was taken back since: people are told by what it shows now.
     ///
     /// # Errors
     /// An error of the store.
     pub(crate) async fn of(store: &dyn WorkStore) -> Result<Self, WorkError> {
         let text = store.load_state(NAME).await?;
-        Ok(Self::parse(text.as_deref(), store.now().await?))
+        Ok(Self::parse(text.as_deref(), store.now().await?.min(clock::wall())))
     }
 
     /// The same, for a worker: holds that were noted by a clock which was wrong are noted anew.
@@ -454,6 +456,11 @@ mod tests {
         assert_eq!(until(NOW, hold(Some(NOW - 5_000), NOW + 15_000)).await, Some(15_000));
         assert_eq!(until(NOW, hold(Some(NOW + 500), NOW + 20_500)).await, Some(20_500), "a clock that is corrected");
         assert_eq!(until(NOW, hold(None, NOW + 9)).await, Some(9), "as an earlier version notes it");
+
+        // A worker that has followed the leap tells its hold at its end, as a report does then.
+        let leapt = clock::wall().as_millis() + DAYS;
+        let told = until(leapt, hold(Some(leapt - 5_000), leapt + 15_000)).await.expect("it is held");
+        assert!(NOW + told <= clock::wall().as_millis() + 20_000, "held for {told} ms");
 
         let store = store_at(NOW);
         let text = encode(vec![hold(Some(NOW + DAYS), NOW + DAYS + 20_000)]);
