@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 use self::contexts::Contexts;
 pub use self::hash::KeyHash;
-use self::shown::{check_path, each_shown, key_in, remove_keys};
+use self::shown::{check_line, each_shown, key_in, remove_keys};
 use crate::bodies::BodiesOfClient;
 use crate::bounds::{Held, Turn};
 use crate::headers::{KEY, OF_CLIENTS};
@@ -237,7 +237,7 @@ impl Clients {
     /// of the gateway's, which are for no upstream.
     ///
     /// # Errors
-    /// No key that is known, or one in the path.
+    /// No key that is known, or one as the method or in the path.
     pub(crate) fn admit<Body>(
         clients: &BTreeMap<KeyHash, Arc<Client>>,
         request: &mut Request<Body>,
@@ -263,7 +263,7 @@ impl Clients {
         let ended = if shown.is_none() { each_shown(request).find_map(|key| known(&key)) } else { None };
         let key = shown.as_ref().map(|(_, key)| key_in(key));
         remove_keys(clients, request, key);
-        check_path(clients, key, request.uri().path())?;
+        check_line(clients, key, request)?;
         shown.map(|(client, _)| client).ok_or_else(|| {
             let what = match ended {
                 Some(_) => "the key that the request shows has ended, and another took its place",

@@ -5,13 +5,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Request, StatusCode};
+use http::{Method, Request, StatusCode};
 use paceline::{Class, Clock};
 use paceline_core::Instant;
 use tracing::Level;
 
 use crate::backend::Backend;
 use crate::metrics::{Ending, REFUSED};
+use crate::notes::cut;
 
 /// Behind all that wait interactively.
 pub(crate) const BATCH: i32 = -1;
@@ -30,11 +31,21 @@ const LOG: &str = "requests";
 /// A first part of a path that is longer is not logged: a key may be there.
 const LONGEST_PART: usize = 24;
 
+/// The methods that are [registered](https://www.iana.org/assignments/http-methods).
+const METHODS: &str = "ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT CONNECT COPY DELETE GET HEAD LABEL LINK LOCK MERGE MKACTIVITY \
+                       MKCALENDAR MKCOL MKREDIRECTREF MKWORKSPACE MOVE OPTIONS ORDERPATCH PATCH POST PROPFIND PROPPATCH PUT QUERY \
+                       REBIND REPORT SEARCH TRACE UNBIND UNCHECKOUT UNLINK UNLOCK UPDATE UPDATEREDIRECTREF VERSION-CONTROL";
+
+/// A method as it is logged: any other may be a key, or as long as a head may be.
+fn method_name(method: &Method) -> &'static str {
+    METHODS.split(' ').find(|known| *known == method.as_str()).unwrap_or("other")
+}
+
 /// What is logged of a request that no upstream gets.
 pub(crate) struct Visit(Option<Visited>);
 
 struct Visited {
-    method: http::Method,
+    method: &'static str,
     /// The first part of its path: a client that is not known may have put a key anywhere.
     path: String,
     peer: Option<SocketAddr>,
@@ -49,7 +60,7 @@ impl Visit {
             let part = request.uri().path().trim_start_matches('/').split('/').next().unwrap_or_default();
             let path = format!("/{}", if part.len() > LONGEST_PART { "..." } else { part });
             let clock = Clock::new();
-            Visited { method: request.method().clone(), path, peer, began: clock.now(), clock }
+            Visited { method: method_name(request.method()), path, peer, began: clock.now(), clock }
         }))
     }
 
@@ -60,7 +71,7 @@ impl Visit {
             target: LOG,
             client,
             peer = peer.map(tracing::field::display),
-            method = method.as_str(),
+            method,
             path,
             status = status.as_u16(),
             class = if code.is_some() { REFUSED } else { "own" },
@@ -76,7 +87,7 @@ pub(crate) struct Record {
     upstream: Arc<Backend>,
     began: Instant,
     /// The method and the path, which is logged without its query: it may carry a key.
-    of: Option<(http::Method, String)>,
+    of: Option<(&'static str, String)>,
     pub(crate) client: u64,
     /// Of a client with a key of the gateway's.
     pub(crate) client_name: Option<Arc<str>>,
@@ -95,13 +106,17 @@ pub(crate) struct Record {
 
 impl Record {
     /// That of a request which has just come.
-    pub(crate) fn new(upstream: &Arc<Backend>, method: &http::Method, path: &str) -> Self {
+    pub(crate) fn new(upstream: &Arc<Backend>, method: &Method, path: &str) -> Self {
         let is_logged = tracing::enabled!(target: LOG, Level::INFO);
-        let without_query = |path: &str| path.split('?').next().unwrap_or_default().to_owned();
+        let logged = |path: &str| {
+            let mut path = path.split('?').next().unwrap_or_default().to_owned();
+            cut(&mut path);
+            path
+        };
         Self {
             upstream: Arc::clone(upstream),
             began: upstream.stopwatch.now(),
-            of: is_logged.then(|| (method.clone(), without_query(path))),
+            of: is_logged.then(|| (method_name(method), logged(path))),
             client: 0,
             client_name: None,
             scope: None,
@@ -121,14 +136,14 @@ impl Drop for Record {
     fn drop(&mut self) {
         let ending = self.ending.unwrap_or(Ending::Answered(Class::Abandoned));
         self.upstream.metrics().ended(self.scope.as_ref(), self.priority, self.waited, ending);
-        let Some((method, path)) = &self.of else { return };
+        let Some((method, path)) = self.of.take() else { return };
         tracing::info!(
             target: LOG,
             upstream = self.upstream.name(),
             scope = self.scope.as_deref(),
             client = self.client_name.as_deref().map_or_else(|| format!("{:016x}", self.client).into(), Cow::Borrowed).as_ref(),
             priority = priority_name(self.priority),
-            method = method.as_str(),
+            method,
             path,
             status = self.status.map(|status| status.as_u16()),
             class = ending.as_str(),

@@ -130,6 +130,45 @@ fn no_key_is_written_served_or_printed_at_any_level_of_the_log() {
     }
 }
 
+/// Else a client that has no key fills the disk, and a key that stands for the method is read by all who read the log.
+#[test]
+fn what_a_client_writes_into_the_log_is_bounded() {
+    let (job, server) = (Job::new(0), echo());
+    let _untrusted = configure(&job, &server);
+    let printed = job.paceline().args(["serve", "keys", "add", "ci", "--state", "state"]).output();
+    let theirs = String::from_utf8(printed.expect("the binary runs").stdout).expect("text").trim().to_owned();
+    let mut command: Command = job.paceline();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--state", "state", "--log-requests"]).env("KEY", OURS);
+    let gateway = Gateway::logging(&mut command, File::create(job.path("log")).expect("writable"));
+    let (shows, none) = (format!("x-paceline-key: {theirs}\r\n"), String::new());
+    let (long, path) = ("M".repeat(50_000), format!("/echo/v1/{}/200", "q".repeat(50_000)));
+    let cases = [
+        (&*theirs, "/echo/v1/200", &none, 400, "other"),
+        (&theirs, "/echo/v1/200", &shows, 400, "other"),
+        (&long, "/echo/v1/200", &none, 401, "other"),
+        (&long, "/echo/v1/200", &shows, 200, "other"),
+        ("PROPFIND", &path, &shows, 200, "PROPFIND"),
+    ];
+    for (method, path, shown, status, _) in &cases {
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n{shown}\r\n");
+        let got = raw(&gateway, head.as_bytes());
+        assert!(got.starts_with(&format!("HTTP/1.1 {status}")), "{method:.20}: {got:.300}");
+    }
+    let lines: Vec<_> = loop {
+        let log = std::fs::read_to_string(job.path("log")).expect("a log");
+        let lines: Vec<_> = log.lines().filter(|line| line.contains("method=")).map(str::to_owned).collect();
+        if lines.len() >= cases.len() {
+            break lines;
+        }
+        std::thread::yield_now();
+    };
+    for (line, (.., logged)) in lines.iter().zip(cases) {
+        let is_told = line.contains(&format!("method=\"{logged}\""));
+        assert!(is_told && line.len() < 1_000 && !line.contains(&theirs), "{line:.1000}");
+    }
+    assert!(server.arrivals().iter().all(|arrival| arrival.method != *theirs), "no key went on");
+}
+
 /// What a client gets that speaks HTTP/1.1, at upstreams of all kinds, at none, and where its request is no request.
 fn http_1(gateway: &Gateway, theirs: &str) -> Vec<String> {
     let mut got = Vec::new();
@@ -169,6 +208,8 @@ fn http_1(gateway: &Gateway, theirs: &str) -> Vec<String> {
         format!("GET /api/state HTTP/1.1\r\n{shows}{marked}\r\n"),
         format!("GET / HTTP/1.1\r\n{shows}{marked}\r\n"),
         format!("GET /v1/files/{theirs} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"),
+        format!("{theirs} /echo/v1/200 HTTP/1.1\r\n{shows}\r\n"),
+        format!("{theirs} /echo/v1/200 HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"),
     ] {
         got.push(raw(gateway, bytes.as_bytes()));
     }

@@ -50,14 +50,21 @@ fn remove_where(headers: &mut HeaderMap, shows: impl Fn(&HeaderName, &str) -> bo
     with_key.iter().for_each(|name| drop(headers.remove(name)));
 }
 
-/// Whether a path has the key that its request shows, or that of another client.
+/// Whether the line of a request, its method and its path, has the key that the request shows, or that of another client.
 ///
 /// # Errors
 /// It has one.
-pub(super) fn check_path<Of>(clients: &BTreeMap<KeyHash, Of>, key: Option<&str>, path: &str) -> Result<(), Refusal> {
-    let decoded = query::decoded_often(path);
-    let has_its_own = key.is_some_and(|key| path.len() > key.len() && shows(&decoded, key));
-    if has_its_own || has_a_key(clients, &decoded) { Err(misplaced("path")) } else { Ok(()) }
+pub(super) fn check_line<Body, Of>(
+    clients: &BTreeMap<KeyHash, Of>,
+    key: Option<&str>,
+    request: &Request<Body>,
+) -> Result<(), Refusal> {
+    let has_one = |text: &str| {
+        let decoded = query::decoded_often(text);
+        key.is_some_and(|key| shows(&decoded, key)) || has_a_key(clients, &decoded)
+    };
+    let line = [("method", request.method().as_str()), ("path", request.uri().path())];
+    line.into_iter().find(|(_, text)| has_one(text)).map_or(Ok(()), |(place, _)| Err(misplaced(place)))
 }
 
 fn shows(value: &str, key: &str) -> bool {
@@ -155,6 +162,13 @@ mod tests {
             let mut request = request(&target);
             let refused = Clients::admit(&clients, &mut request).expect_err("its key stands in the path");
             assert_eq!((refused.code(), refused.message().contains(key)), ("bad_request", false), "{target}");
+        }
+        for (method, shown) in [(key, key), (key, "none"), (&*format!("X{key}"), key)] {
+            let mut request = request("/api/x");
+            *request.method_mut() = method.parse().expect("a method");
+            request.headers_mut().insert("x-api-key", shown.parse().expect("a value"));
+            let refused = Clients::admit(&clients, &mut request).expect_err("a key is its method");
+            assert_eq!((refused.code(), refused.message().contains(key)), ("bad_request", false), "{method}");
         }
         let named = HeaderName::from_bytes(format!("x-{}", key.replace('_', "-")).as_bytes()).expect("a name");
         let mut in_a_name = request("/api/x");

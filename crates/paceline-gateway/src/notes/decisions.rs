@@ -7,14 +7,13 @@ use std::time::Duration;
 use paceline::{Timestamp, clock};
 use serde_json::{Value, json};
 
+use super::cut;
+
 /// So many are kept of an upstream.
 const MOST: usize = 100;
 
 /// What comes again within that time is one row.
 const CLOSELY: Duration = Duration::from_secs(60);
-
-/// A longer text is cut: a server says what it likes.
-const LONGEST: usize = 400;
 
 /// The last decisions of an upstream.
 #[derive(Debug, Default)]
@@ -41,10 +40,7 @@ struct Decision {
 impl Decisions {
     /// Notes one. Those of one kind in one scope that follow each other closely are one, with the last text.
     pub(crate) fn note(&self, scope: Option<&Arc<str>>, kind: &'static str, mut text: String) {
-        if let Some((end, _)) = text.char_indices().nth(LONGEST) {
-            text.truncate(end);
-            text.push('…');
-        }
+        cut(&mut text);
         let (kept, at) = (&mut *self.kept(), clock::wall());
         kept.count += 1;
         let same = |last: &Decision| {
@@ -87,6 +83,7 @@ impl Decisions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::notes::LONGEST_TEXT;
 
     #[test]
     fn the_last_are_kept_and_a_row_of_the_same_is_one() {
@@ -98,7 +95,7 @@ mod tests {
         let json = decisions.json("api");
         assert_eq!((json.len(), decisions.count()), (2, 4));
         assert_eq!((&json[0]["times"], &json[0]["text"], &json[0]["scope"]), (&3.into(), &"try 2".into(), &"m".into()));
-        assert_eq!(json[1]["text"].as_str().map(|text| text.chars().count()), Some(LONGEST + 1));
+        assert_eq!(json[1]["text"].as_str().map(|text| text.chars().count()), Some(LONGEST_TEXT + 1));
         (0..500).for_each(|n| decisions.note(Some(&n.to_string().into()), "failed", String::new()));
         let json = decisions.json("api");
         assert_eq!((json.len(), &json[0]["scope"]), (MOST, &"499".into()));

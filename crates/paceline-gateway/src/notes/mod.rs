@@ -27,6 +27,17 @@ pub(crate) struct Notes {
     pub(crate) lines: Lines,
 }
 
+/// In characters.
+const LONGEST_TEXT: usize = 400;
+
+/// Cuts what is noted or logged of a text that is longer: servers and clients say what they like.
+pub(crate) fn cut(text: &mut String) {
+    if let Some((end, _)) = text.char_indices().nth(LONGEST_TEXT) {
+        text.truncate(end);
+        text.push('…');
+    }
+}
+
 /// Why a call did not succeed, for all that use the upstream; nothing of one that did. What the provider says may repeat the
 /// prompt of a client with a key, and is for that alone: `status` is that of an answer to one. Of others all read what is said.
 pub(crate) fn words_for_all(reading: &Reading, status: Option<u16>) -> Cow<'_, str> {
