@@ -193,16 +193,19 @@ pub(crate) fn leave_out(headers: &mut HeaderMap, has_key: bool, is_known: bool) 
     });
 }
 
-/// By this a server takes two requests for one, where it looks at no other field.
-const SAME_REQUEST: HeaderName = HeaderName::from_static("idempotency-key");
+/// By a field whose name ends so a server takes two requests for one, where it looks at no other field.
+const SAME_REQUEST: &str = "idempotencykey";
 
-/// Sets apart what clients call their requests by, in that field and in the upstream's `own`: under the one key of the upstream
-/// the same name of two clients would be one request, and one of them would get the other's answer. What stands there is made of
-/// both names, as a UUID, which the servers take that bound it.
+/// Sets apart what clients call their requests by, in fields of that name and in the upstream's `own`: under the one key of the
+/// upstream the same name of two clients would be one request, and one of them would get the other's answer. What stands there is
+/// made of both names, as a UUID, which the servers take that bound it. There is no secret in it: a client that makes the UUID of
+/// another one has it set apart once more.
 pub(crate) fn set_apart(headers: &mut HeaderMap, own: Option<&HeaderName>, client: &str) {
-    for name in own.filter(|name| **name != SAME_REQUEST).into_iter().chain([&SAME_REQUEST]) {
-        if let header::Entry::Occupied(mut field) = headers.entry(name) {
-            field.iter_mut().for_each(|value| *value = of_client(client, value));
+    let own = own.map(letters_of);
+    for (name, value) in headers.iter_mut() {
+        let letters = letters_of(name);
+        if letters.ends_with(SAME_REQUEST) || own.as_ref() == Some(&letters) {
+            *value = of_client(client, value);
         }
     }
 }
@@ -292,11 +295,13 @@ mod tests {
 
     #[test]
     fn what_clients_call_their_requests_by_is_their_own() {
-        let named = |name: &'static str, value: &'static str, client: &str| {
-            let mut headers = map(&[(name, value), ("x-kept", value)]);
+        let named = |name: &'static str, value: &str, client: &str| {
+            let mut headers = map(&[(name, ""), ("x-kept", "LIVE")]);
+            headers.append(name, value.parse().expect("a value"));
             set_apart(&mut headers, Some(&HeaderName::from_static("x-once")), client);
-            assert_eq!(headers["x-kept"], value);
-            headers[name].to_str().expect("a text").to_owned()
+            assert_eq!(headers["x-kept"], "LIVE");
+            let last = headers.get_all(name).iter().next_back();
+            last.expect("it stays").to_str().expect("a text").to_owned()
         };
         let of_a = named("idempotency-key", "LIVE", "a");
         assert_eq!(of_a, named("idempotency-key", "LIVE", "a"), "the same at each try, and in each process");
@@ -306,7 +311,10 @@ mod tests {
         {
             assert_ne!(of_a, named(name, value, client), "{value} of {client}");
         }
-        assert_eq!(of_a, named("x-once", "LIVE", "a"));
+        for name in ["x-once", "x_once", "idempotency_key", "idempotency.key", "x-idempotency-key"] {
+            assert_eq!(of_a, named(name, "LIVE", "a"), "{name}, as some servers read it");
+        }
+        assert_ne!(of_a, named("idempotency-key", &of_a, "b"), "made by another client");
     }
 
     #[test]
