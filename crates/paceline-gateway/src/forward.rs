@@ -216,13 +216,12 @@ impl<'a> Course<'a> {
         let again = (!upstream.fallbacks.is_empty()).then(|| parts.clone());
         let (known, own, unread) = (self.known.clone(), self.payload.bytes.clone(), self.payload.unread());
         let (backend, body) = (Arc::clone(upstream), own.clone());
-        let first = move || Estimated::of_request(&backend, known.as_deref(), parts, path, body, unread);
-        let first = self.read(own.len(), first).await?;
         let clients = self.gateway.clients();
-        [Some(&*first.scope), first.asked.model()]
-            .into_iter()
-            .flatten()
-            .try_for_each(|name| clients.check_name(name))?;
+        let first = move || {
+            let first = Estimated::of_request(&backend, known.as_deref(), parts, path, body, unread)?;
+            clients.check_names(&backend, &first).map(|()| first)
+        };
+        let first = self.read(own.len(), first).await?;
         self.enter(upstream, &first).await?;
         let budget = upstream.most_retries(self.wishes.retries);
         match again.filter(|_| upstream.falls_back(&first.call, &first.asked)) {

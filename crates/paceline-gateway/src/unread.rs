@@ -28,8 +28,7 @@ pub(crate) fn check_coding(call: &Call) -> Result<(), &'static str> {
         );
     }
     // A server that believes it finds other members in the texts of that JSON.
-    let is_form = texts(&call.headers, &CONTENT_TYPE).any(|kind| kind.to_ascii_lowercase().contains("form"));
-    if is_form && call.body.trim_ascii_start().first().is_some_and(|first| b"{[\"".contains(first)) {
+    if is_form(call) && call.body.trim_ascii_start().first().is_some_and(|first| b"{[\"".contains(first)) {
         return Err(
             "the body of the request is JSON, and its Content-Type says that it is a form: name application/json",
         );
@@ -73,6 +72,11 @@ pub(crate) fn check_json(call: &Call, path: &str, dialect: &Dialect, is_read: bo
         ),
         _ => Ok(()),
     }
+}
+
+/// Whether the body of a call is said to be a form.
+pub(crate) fn is_form(call: &Call) -> bool {
+    texts(&call.headers, &CONTENT_TYPE).any(|kind| kind.to_ascii_lowercase().contains("form"))
 }
 
 fn texts<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {

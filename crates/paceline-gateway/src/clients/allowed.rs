@@ -6,8 +6,10 @@ use http::{HeaderMap, Method, StatusCode};
 use paceline_http::Call;
 use paceline_providers::{Dialect, answers_later, kept_named, references_of};
 
-use super::shown::{has_a_key, misplaced, remove_fields};
+use super::shown::{has_a_key, has_a_key_in_body, misplaced, remove_fields};
 use super::{Client, Clients};
+use crate::backend::Backend;
+use crate::estimated::Estimated;
 use crate::refusal::Refusal;
 use crate::{models, query, unread};
 
@@ -30,6 +32,23 @@ impl Clients {
     /// One does.
     pub(crate) fn check_name(&self, name: &str) -> Result<(), Refusal> {
         if self.have_key_in(name) { Err(misplaced("model")) } else { Ok(()) }
+    }
+
+    /// The same in all that a call names: its scope, and its models, wherever a server could read them; and in a form.
+    ///
+    /// # Errors
+    /// One does.
+    pub(crate) fn check_names(&self, upstream: &Backend, call: &Estimated) -> Result<(), Refusal> {
+        self.check_name(&call.scope)?;
+        call.asked.model().map_or(Ok(()), |model| self.check_name(model))?;
+        let is_searched = upstream.config().provider.is_language_model() || unread::is_form(&call.call);
+        if self.have_key_in_body(&call.call.body, is_searched) { Err(misplaced("model or the form")) } else { Ok(()) }
+    }
+
+    /// Whether one of their keys is a model that a body names, wherever a server could read it; where it is no object of JSON,
+    /// and `is_searched`, whether one stands anywhere in it.
+    pub fn have_key_in_body(&self, body: &[u8], is_searched: bool) -> bool {
+        matches!(self, Self::WithKeys(clients) if has_a_key_in_body(clients, body, is_searched))
     }
 
     /// Whether work goes on that the client of that name had asked for, to be done later, with the key of that

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use http::{HeaderMap, HeaderName, Request};
+use paceline_providers::models_of;
 
 use super::hash::KeyHash;
 use crate::headers::{KEY, OF_CLIENTS, letters_of};
@@ -11,6 +12,9 @@ use crate::refusal::Refusal;
 
 /// A shorter key may be a part of other words by chance.
 const LEAST_WITHIN: usize = 16;
+
+/// Of a key that the gateway made.
+const LENGTH: usize = KeyHash::PREFIX.len() + 2 * KeyHash::RANDOM;
 
 /// What stands where a request may show a key.
 pub(super) fn each_shown<Body>(request: &Request<Body>) -> impl Iterator<Item = String> {
@@ -89,11 +93,22 @@ pub(super) fn has_a_key<Of>(clients: &BTreeMap<KeyHash, Of>, text: &str) -> bool
 
 /// The same of a key by its shape, whatever stands beside it.
 fn has_a_whole_key<Of>(clients: &BTreeMap<KeyHash, Of>, text: &str) -> bool {
-    const LENGTH: usize = KeyHash::PREFIX.len() + 2 * KeyHash::RANDOM;
     let shaped = text.match_indices(KeyHash::PREFIX).filter_map(|(at, _)| text.get(at..at + LENGTH));
     let mut shaped =
         shaped.filter(|key| key.bytes().skip(KeyHash::PREFIX.len()).all(|digit| digit.is_ascii_hexdigit()));
     shaped.any(|key| clients.contains_key(&KeyHash::of(key)))
+}
+
+/// The same in a body, as a model that it names: where that is no object of JSON whose models can be read, and `is_searched`,
+/// anywhere.
+pub(super) fn has_a_key_in_body<Of>(clients: &BTreeMap<KeyHash, Of>, body: &[u8], is_searched: bool) -> bool {
+    if let Some(models) = models_of(body) {
+        return models.iter().any(|model| has_a_key(clients, model));
+    }
+    let words = body.split(|byte| !byte.is_ascii_alphanumeric() && !matches!(byte, b'_' | b'%'));
+    let mut words =
+        words.filter(|word| is_searched && word.len() >= LENGTH).filter_map(|word| str::from_utf8(word).ok());
+    words.any(|word| has_a_whole_key(clients, &query::decoded_often(word)))
 }
 
 /// The same in the name of a header field, where `-` may stand for `_`.
@@ -144,6 +159,21 @@ mod tests {
             let mut headers = HeaderMap::from_iter([(field(), value.parse().expect("a value"))]);
             remove_fields(&clients, &mut headers);
             assert!(headers.is_empty(), "{name}");
+        }
+        let part =
+            |name: &str| format!("--b\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{other}\r\n--b--");
+        for (body, is_searched, has_one) in [
+            (format!(r#"{{"model":"m","Model":"{other}"}}"#), false, true),
+            (format!(r#"{{"model":"{other}","model":"m"}}"#), false, true),
+            (format!(r#"{{"model":"m","messages":[{{"content":"{other}"}}]}}"#), true, false),
+            (format!("model={other}&a=1"), true, true),
+            (format!("model={}", other.replace('_', "%5F")), true, true),
+            (part("model"), true, true),
+            (part("model"), false, false),
+            (format!("\u{e9}{own}\n"), true, true),
+            (String::new(), true, false),
+        ] {
+            assert_eq!(has_a_key_in_body(&clients, body.as_bytes(), is_searched), has_one, "{body}");
         }
         assert!(!has_a_key(&clients, &own.replace('a', "0")) && !has_a_key(&clients, "pl_é"));
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::Request;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use paceline_gateway::{Bounds, ClientConfig, Clients};
+use paceline_gateway::{Bounds, ClientConfig, Clients, KeyHash};
 use tokio::sync::Mutex;
 
 use crate::support::{NO_KEY, Served, answer, client, counted, serve_to, upstream};
@@ -386,5 +386,43 @@ async fn a_key_that_makes_no_call_tells_of_no_jobs() {
         let request = served.client.post(served.origin() + "/api/jobs").header("x-paceline-key", format!("pk-{key}"));
         let got = request.header("content-type", "application/json").body(job).send().await.expect("an answer");
         assert_eq!(got.status().as_u16(), expected, "{key}");
+    }
+}
+
+/// A key of a client goes to no provider as the name of a model, whichever form that has.
+#[tokio::test]
+async fn a_key_is_no_name_of_a_model_in_a_form_either() {
+    let (api, calls) = counted(|_| answer(200, &[], OK)).await;
+    let key = format!("pl_{}", "0f".repeat(32));
+    let generic = format!("provider = \"generic\"\n{NO_KEY}");
+    let served = Served::all(&[("api", api, ""), ("any", api, &generic)], Bounds::default());
+    serve_to(&served, vec![ClientConfig { key: KeyHash::of(&key), ..client("ci", &[]) }]);
+    let form = |model: &str| {
+        let part = |name: &str, value: &str| {
+            format!("--b\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")
+        };
+        format!("{}{}--b--", part("model", model), part("file", "RIFF"))
+    };
+    let sent = async |path: &str, kind: &str, body: String| {
+        let post = served.client.post(served.origin() + path).header("x-paceline-key", &key);
+        post.header("content-type", kind).body(body).send().await.unwrap().status().as_u16()
+    };
+    let (multipart, urlencoded) = ("multipart/form-data; boundary=b", "application/x-www-form-urlencoded");
+    for (path, kind, body) in [
+        ("/api/v1/audio/transcriptions", multipart, form(&key)),
+        ("/any/v1/x", multipart, form(&key)),
+        ("/any/v1/x", urlencoded, format!("a=1&model={key}")),
+        ("/api/v1/chat/completions", "application/json", format!(r#"{{"model":"m","Model":"{key}"}}"#)),
+        ("/api/v1/chat/completions", "text/plain", format!(r#"{{"model":["{key}"]}}"#)),
+    ] {
+        assert_eq!(sent(path, kind, body.clone()).await, 400, "{path} {body}");
+    }
+    assert_eq!(calls.count(), 0);
+    for (path, kind, body) in [
+        ("/api/v1/audio/transcriptions", multipart, form("whisper-1")),
+        ("/any/v1/x", "text/plain", format!("a text with {key}")),
+        ("/api/v1/chat/completions", "application/json", format!(r#"{{"model":"m","input":"{key}"}}"#)),
+    ] {
+        assert_eq!(sent(path, kind, body.clone()).await, 200, "{path} {body}");
     }
 }

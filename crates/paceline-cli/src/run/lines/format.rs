@@ -231,12 +231,11 @@ impl Format {
             return Ok(());
         }
         let (id, model) = (line.custom_id.to_string(), line.model.as_deref());
-        for (what, text) in [("custom_id", Some(&*id)), ("model", model)] {
-            if text.is_some_and(|text| self.clients.have_key_in(text)) {
-                return Err(Fault::new("invalid_body", Some(what), SHOWS_A_KEY.to_owned()));
-            }
-        }
-        Ok(())
+        let mut texts = [("custom_id", Some(&*id)), ("model", model)].into_iter();
+        let shown = texts.find(|(_, text)| text.is_some_and(|text| self.clients.have_key_in(text)));
+        let in_body = || self.clients.have_key_in_body(line.body.as_bytes(), false).then_some("model");
+        let fault = |what| Err(Fault::new("invalid_body", Some(what), SHOWS_A_KEY.to_owned()));
+        shown.map(|(what, _)| what).or_else(in_body).map_or(Ok(()), fault)
     }
 
     /// The shape of the result lines.

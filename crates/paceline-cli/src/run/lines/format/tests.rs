@@ -1,4 +1,5 @@
 use super::*;
+use paceline_gateway::{ClientConfig, KeyHash};
 use paceline_store::CustomId;
 
 fn at_h() -> Addresses {
@@ -226,5 +227,36 @@ fn params_are_the_body() {
         (r#"{"custom_id":"a","params":{"x":1,"x":2}}"#, "invalid_json_line"),
     ] {
         assert_eq!(format.read(line.as_bytes(), 1).map(|_| ()).expect_err(line).code, code);
+    }
+}
+
+#[test]
+fn no_line_of_a_batch_names_a_model_by_the_key_of_a_client() {
+    let key = format!("pl_{}", "ab".repeat(KeyHash::RANDOM));
+    let client = ClientConfig {
+        name: "ci".to_owned(),
+        key: KeyHash::of(&key),
+        limits: None,
+        models: Vec::new(),
+        paths: Vec::new(),
+        is_batch: false,
+        former: None,
+    };
+    let clients = Clients::with_keys(vec![client], &Clients::OfThisMachine).expect("no limits");
+    let format =
+        Format::of_hosted_batch("/v1/chat/completions", Provider::OpenAi, &at_h(), Arc::new(clients)).expect("a path");
+    for (id, body, is_right) in [
+        ("a", r#"{"model":"m","messages":["KEY"]}"#, true),
+        ("a", r#"{"model":"KEY"}"#, false),
+        ("KEY", r#"{"model":"m"}"#, false),
+        ("a", r#"{"model":"m","Model":"KEY"}"#, false),
+        ("a", r#"{"model":"m","extra_body":{"fallbacks":["KEY"]}}"#, false),
+    ] {
+        let line = format!(r#"{{"custom_id":"{id}","method":"POST","url":"/v1/chat/completions","body":{body}}}"#);
+        let read = format.read(line.replace("KEY", &key).as_bytes(), 7).map(|_| ()).map_err(|error| error.to_string());
+        assert!(
+            read.as_ref().map_or_else(|error| !is_right && error.contains(SHOWS_A_KEY), |()| is_right),
+            "{line}: {read:?}"
+        );
     }
 }
