@@ -99,10 +99,10 @@ impl Body for Pieces {
     }
 }
 
-/// What belonged to the connection of the upstream does not go to the client.
+/// What belonged to the connection or the name of the upstream does not go to the client.
 fn to_client(head: &mut Parts) {
     // An upstream's own would say something of calls that this gateway has not made.
-    headers::remove_those_of_connection(&mut head.headers, headers::is_of_the_gateway);
+    headers::remove_those_of_connection(&mut head.headers, headers::is_of_the_origin);
     // Words that the server chose may be the key that it was sent.
     head.extensions.remove::<ReasonPhrase>();
     head.version = Version::default();

@@ -145,10 +145,34 @@ pub(crate) fn is_of_a_page(uri: &Uri, headers: &HeaderMap) -> bool {
 /// Whether a browser says that a page of another site makes the request.
 pub(crate) fn is_of_another_site(headers: &HeaderMap) -> bool {
     let origin = headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or("?"));
-    origin.is_some_and(|origin| !is_loopback(origin))
-        || headers
-            .get(const { HeaderName::from_static("sec-fetch-site") })
-            .is_some_and(|site| site.as_bytes().eq_ignore_ascii_case(b"cross-site"))
+    origin.is_some_and(|origin| !is_loopback(origin)) || is_led(headers)
+}
+
+/// Whether a browser says that a page of another site led it here, be it by a link, or that it takes the answer for a script that
+/// stands between it and all that has this origin.
+pub(crate) fn is_led(headers: &HeaderMap) -> bool {
+    let says = |name, value: &str| {
+        let said = headers.get(HeaderName::from_static(name));
+        said.is_some_and(|said| said.as_bytes().eq_ignore_ascii_case(value.as_bytes()))
+    };
+    says("sec-fetch-site", "cross-site")
+        || says("sec-fetch-dest", "serviceworker")
+        || headers.contains_key("service-worker")
+}
+
+/// Whether a field of that name, in an answer of an upstream, is for the gateway or speaks of it: of all that a browser finds
+/// under its name, which is where the answer came from.
+pub(crate) fn is_of_the_origin(name: &HeaderName) -> bool {
+    const OF_ORIGIN: [&str; 7] = [
+        "alt-svc",
+        "clear-site-data",
+        "nel",
+        "report-to",
+        "reporting-endpoints",
+        "service-worker-allowed",
+        "strict-transport-security",
+    ];
+    is_of_the_gateway(name) || OF_ORIGIN.contains(&name.as_str())
 }
 
 /// What is secret in a call, by its names: the values of header fields, of cookies and of the query.
@@ -338,6 +362,9 @@ mod tests {
             (&[("host", "127.0.0.1:4747"), ("origin", "null")], true),
             (&[("host", "127.0.0.1:4747"), ("sec-fetch-site", "cross-site")], true),
             (&[("host", "127.0.0.1:4747"), ("sec-fetch-site", "CROSS-SITE")], true),
+            (&[("host", "127.0.0.1:4747"), ("sec-fetch-site", "same-origin"), ("service-worker", "script")], true),
+            (&[("host", "127.0.0.1:4747"), ("sec-fetch-dest", "serviceworker")], true),
+            (&[("host", "127.0.0.1:4747"), ("sec-fetch-site", "none"), ("sec-fetch-dest", "document")], false),
         ] {
             assert_eq!(is_of_a_page(&local, &map(pairs)), expected, "{pairs:?}");
         }

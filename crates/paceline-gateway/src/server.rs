@@ -348,7 +348,8 @@ impl Gateway {
                 uri.clone_from(request.uri());
                 request.body_mut().counts_among(&client.files);
                 request.extensions_mut().insert(client);
-                false
+                // The key may stand in a link that a page of another site makes a browser follow.
+                headers::is_led(request.headers())
             }
         };
         if is_of_a_page {

@@ -39,14 +39,39 @@ async fn the_page_is_whole_and_loads_nothing_from_elsewhere() {
 /// Both have one origin: a script of an upstream could read the page, and the key that an operator typed there.
 #[tokio::test]
 async fn a_page_of_an_upstream_has_an_origin_of_its_own() {
-    let own = [("content-type", "text/html"), ("content-security-policy", "default-src *")];
-    let (api, _) = counted(move |_| answer(200, &own, "<script src=evil.js></script>")).await;
+    let own = [("content-type", "text/html"), ("content-security-policy", "default-src *"), ("x-kept", "1")];
+    let of_origin = ["service-worker-allowed", "clear-site-data", "strict-transport-security", "alt-svc", "nel"];
+    let fields = own.into_iter().chain(of_origin.map(|name| (name, "/"))).collect::<Vec<_>>();
+    let (api, _) = counted(move |_| answer(200, &fields, "<script src=evil.js></script>")).await;
     let served = Served::new(api, "", Bounds::default());
     for request in [served.client.get(format!("{}/page", served.url)), served.post()] {
         let got = request.send().await.unwrap();
         let policies: Vec<_> = got.headers().get_all("content-security-policy").iter().collect();
         assert_eq!(policies, ["default-src *", "sandbox"], "browsers heed all of them");
+        let left: Vec<_> = of_origin.iter().filter(|name| got.headers().contains_key(**name)).collect();
+        assert!(left.is_empty() && got.headers().contains_key("x-kept"), "{left:?}");
     }
+}
+
+/// A link may have a client's key in it, and what comes back runs in the browser of an operator.
+#[tokio::test]
+async fn with_keys_of_clients_too_no_browser_is_led_to_an_upstream_or_keeps_a_script_of_it() {
+    let (api, calls) = counted(|_| answer(200, &[], OK)).await;
+    let served = Served::new(api, "", Bounds::default());
+    let get = async |path: &str, name, value| {
+        served.client.get(served.origin() + path).header(name, value).send().await.unwrap().status().as_u16()
+    };
+    let fields = [("sec-fetch-site", "cross-site"), ("service-worker", "script"), ("sec-fetch-dest", "serviceworker")];
+    for clients in [None, Some(vec![client("ops", &[])])] {
+        clients.into_iter().for_each(|clients| serve_to(&served, clients));
+        for (name, value) in fields {
+            assert_eq!(get("/api/v1/models?key=pk-ops", name, value).await, 403, "{name}");
+            assert_eq!(get("/", name, value).await, 200, "the page is led to");
+        }
+    }
+    assert_eq!(calls.count(), 0);
+    assert_eq!(get("/api/v1/models?key=pk-ops", "sec-fetch-site", "same-site").await, 200);
+    assert_eq!(get("/api/v1/models?key=pk-ops", "origin", "https://app.example").await, 200, "a key tells who it is");
 }
 
 #[tokio::test]
