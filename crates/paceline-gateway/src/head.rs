@@ -25,6 +25,12 @@ pub(crate) fn check<Body>(request: &Request<Body>) -> Result<(), Refusal> {
             return Err(Refusal::bad_request("Host: expected one field, with a name or an address and perhaps a port"));
         }
     }
+    // HTTP/1 has it in one field, and a target with a host takes that field's place (RFC 9112, 3.2.2; RFC 9113, 8.3.1).
+    let is_other =
+        |host: &HeaderValue| authority.is_some_and(|authority| *authority != *String::from_utf8_lossy(host.as_bytes()));
+    if request.version() == Version::HTTP_2 && headers.get(HOST).is_some_and(is_other) {
+        return Err(Refusal::bad_request("Host: expected the same as :authority, or none"));
+    }
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     match (codings.next(), codings.next()) {
         (None, _) => Ok(()),

@@ -238,6 +238,7 @@ async fn what_http_1_would_read_as_more_does_not_come_out_of_http_2() {
         ("an unknown pseudo field", &[(":x", "y")], "x"),
         ("two hosts", &[("host", "127.0.0.1"), ("host", "127.0.0.2")], "x"),
         ("another host", &[("host", "evil.example")], "x"),
+        ("another host of this machine", &[("host", "localhost")], "x"),
     ] {
         let mut all = GET;
         all[0].1 = "POST";
