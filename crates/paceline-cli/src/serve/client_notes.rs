@@ -68,7 +68,7 @@ impl ClientNotes {
         let mut current = self.current();
         let Current { place, file } = &mut *current;
         if file.is_none() {
-            *file = files::with_spare(|| private_file().create(true).append(true).open(&self.paths[*place])).ok();
+            *file = files::with_spare(|| file_of_notes(&self.paths[*place])).ok();
         }
         file.iter_mut().for_each(|file| drop(file.write_all(&line)));
     }
@@ -102,6 +102,21 @@ impl ClientNotes {
     fn current(&self) -> MutexGuard<'_, Current> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Opens a file for notes. A link there is none of ours, and what it leads to stays as it is: the notes take its place.
+fn file_of_notes(path: &Path) -> io::Result<File> {
+    let mut options = private_file();
+    #[cfg(unix)]
+    {
+        let no_link = rustix::fs::OFlags::NOFOLLOW.bits();
+        std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, no_link.cast_signed());
+    }
+    options.create(true).append(true);
+    options.open(path).or_else(|error| match path.is_symlink() {
+        true => std::fs::remove_file(path).and_then(|()| options.open(path)),
+        false => Err(error),
+    })
 }
 
 /// The counts of a client, by its keys, with what was noted after they were written; none where there is neither.
@@ -142,4 +157,22 @@ pub(super) fn with_notes(
         window.taken.extend(noted);
     }
     Some(state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn notes_are_not_written_where_a_link_leads() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (counts, other) = (folder.path().join("client-limits.json"), folder.path().join("other"));
+        std::fs::write(&other, "as it was").expect("writable");
+        std::os::unix::fs::symlink(&other, counts.with_extension("notes-1")).expect("a link");
+        let notes = ClientNotes::beside(&counts);
+        notes.add("k", &Cost::request());
+        assert_eq!(std::fs::read_to_string(&other).expect("it is there"), "as it was");
+        assert_eq!(notes.read().len(), 1);
+    }
 }
