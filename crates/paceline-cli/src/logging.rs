@@ -15,7 +15,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use queue::{Queue, write_line};
 
-use crate::text::counted;
+use crate::text::{counted, printable_lines};
 
 /// The form of the log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -160,14 +160,30 @@ impl<'a> MakeWriter<'a> for Queued {
     }
 }
 
+/// A line of a subscriber, which escapes what controls a terminal, but not what turns the direction of reading.
+fn shown(line: &[u8]) -> String {
+    printable_lines(&String::from_utf8_lossy(line))
+}
+
 impl Write for Queued {
     /// A line, as a subscriber writes it.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        add(line);
+        add(shown(line).as_bytes());
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_of_others_turns_the_direction_of_a_line() {
+        let line = "WARN the provider said: nor\u{202e}lamron\u{2066} \u{e9}\n";
+        assert_eq!(shown(line.as_bytes()), "WARN the provider said: nor\u{fffd}lamron\u{fffd} \u{e9}\n");
     }
 }
