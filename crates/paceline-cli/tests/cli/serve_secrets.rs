@@ -195,6 +195,15 @@ fn http_1(gateway: &Gateway, theirs: &str) -> Vec<String> {
     // An upstream without a key of its own gets the client's, and no other client is told.
     let open = raw(gateway, format!("GET /open/v1/401?key=MARKED-query HTTP/1.1\r\n{shows}{marked}\r\n").as_bytes());
     assert!(open.starts_with("HTTP/1.1 401"), "{open}");
+    let field = |name: &str| format!("--b\r\ncontent-disposition: form-data; name={name}\r\n\r\n");
+    let file = format!(
+        "{}batch\r\n{}{{}}\r\n--b--\r\n",
+        field("purpose"),
+        field(&format!("file; filename=\"{theirs}.jsonl\""))
+    );
+    let framing = format!("content-type: multipart/form-data; boundary=b\r\ncontent-length: {}", file.len());
+    let upload = raw(gateway, format!("POST /v1/files HTTP/1.1\r\n{shows}{framing}\r\n\r\n{file}").as_bytes());
+    assert!(upload.starts_with("HTTP/1.1 400") && upload.contains("a key of a client stands in it"), "{upload}");
     for bytes in [
         format!("GET /nowhere?key=MARKED-query HTTP/1.1\r\n{shows}{marked}\r\n"),
         format!("GET /echo/../x?key=MARKED-query HTTP/1.1\r\n{shows}{marked}\r\n"),

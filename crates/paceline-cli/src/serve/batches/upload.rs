@@ -7,11 +7,13 @@ use axum::extract::multipart::{Field, MultipartError, MultipartRejection};
 use axum::extract::{Multipart, State};
 use bytes::Bytes;
 use http::StatusCode;
+use paceline_gateway::decoded_often;
 use tokio::io::AsyncWriteExt as _;
 
 use super::error::{ApiError, no_body};
 use super::files::{BATCH, FileObject, Upload};
 use super::service::Service;
+use crate::run::lines::format::SHOWS_A_KEY;
 
 /// The largest file, in bytes: 200 MiB, somewhat more than the hosted service takes.
 const LARGEST: u64 = 200 << 20;
@@ -55,6 +57,9 @@ pub(super) async fn upload(
         return Err(ApiError::invalid("purpose", "the gateway keeps files for batches alone: expected batch"));
     }
     let (upload, name) = file.ok_or_else(|| ApiError::invalid("file", "missing: expected the file to upload"))?;
+    if service.clients().have_key_in(&decoded_often(&name)) {
+        return Err(ApiError::invalid("file", SHOWS_A_KEY));
+    }
     Ok(tokio::task::block_in_place(|| service.files.keep(upload, name, BATCH)).map(Json)?)
 }
 
