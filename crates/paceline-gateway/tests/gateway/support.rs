@@ -52,9 +52,13 @@ where
     F: Fn(Request) -> Answer + Clone + Send + Sync + 'static,
     Answer: Future<Output = Response> + Send + 'static,
 {
+    listens(Router::new().fallback(answer))
+}
+
+/// Apart from the above, which is compiled anew for each of its answers.
+fn listens(router: Router) -> SocketAddr {
     let listener = listen((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
     let address = listener.local_addr().expect("it listens");
-    let router = Router::new().fallback(answer);
     tokio::spawn(async move { axum::serve(listener, router).await });
     address
 }

@@ -33,6 +33,9 @@ impl Seen {
     }
 }
 
+/// What is answered to a request.
+type Answer = dyn Fn(&Seen) -> Vec<u8> + Send + Sync;
+
 /// A server that reads requests as RFC 9112 writes them, and takes nothing else.
 pub(crate) struct Raw {
     pub(crate) address: SocketAddr,
@@ -42,9 +45,14 @@ pub(crate) struct Raw {
 impl Raw {
     /// One that answers each request with these bytes, and keeps the connection.
     pub(crate) fn new(answer: impl Fn(&Seen) -> Vec<u8> + Send + Sync + 'static) -> Self {
+        Self::of(Arc::new(answer))
+    }
+
+    /// Apart from the above, which is compiled anew for each of its answers.
+    fn of(answer: Arc<Answer>) -> Self {
         let listener = listen((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
         let address = listener.local_addr().expect("it listens");
-        let (seen, answer) = (Arc::new(Mutex::new(Vec::new())), Arc::new(answer));
+        let seen = Arc::new(Mutex::new(Vec::new()));
         let all = Arc::clone(&seen);
         tokio::spawn(async move {
             let mut connection = 0;
