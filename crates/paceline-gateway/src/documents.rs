@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
@@ -34,6 +35,9 @@ const SHARE: u64 = 1;
 /// processor for them.
 const REST: u32 = 3;
 
+/// It rests no longer: the machine may have slept while one was made.
+const LONGEST_REST: Duration = Duration::from_secs(1);
+
 /// Of a document so much is handed on at a time: what is left of it is known not to be taken yet.
 const PIECE: usize = 64 << 10;
 
@@ -58,7 +62,7 @@ impl Drop for Making<'_> {
         let (took, turn) = (self.clock.now() - self.began, self.turn.take());
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move {
-                sleep(took * REST).await;
+                sleep((took * REST).min(LONGEST_REST)).await;
                 drop(turn);
             });
         }
@@ -131,7 +135,6 @@ impl Body for Pieces {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::time::Duration;
 
     use super::*;
     use crate::backend::Backend;
@@ -181,5 +184,16 @@ mod tests {
         assert_eq!(clock.now() - began, Duration::ZERO);
         drop(gateway.document_turn(Some(greedy)).await);
         assert!(clock.now() - began >= Duration::from_millis(30), "{:?}", clock.now() - began);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_sleep_of_a_machine_while_a_document_is_made_puts_off_the_next_by_a_second() {
+        let (gateway, clock) = (served(&[]).0, Clock::new());
+        let making = gateway.document_turn(None).await;
+        tokio::time::advance(Duration::from_secs(28_800)).await;
+        drop(making);
+        let began = clock.now();
+        drop(gateway.document_turn(None).await);
+        assert!(clock.now() - began <= 2 * LONGEST_REST, "{:?}", clock.now() - began);
     }
 }
