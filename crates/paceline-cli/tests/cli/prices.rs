@@ -120,11 +120,17 @@ fn answers_of_another_model_count_with_its_price_and_are_told() {
             "gpt-4o-2024-08-06 answers in place of m: its price is not known: its answers count with in=1,out=1",
         ),
         (
+            &answer,
+            "",
+            "[upstream.generic.price]\n'm' = 'in=1,out=1'\n'*' = 'in=0.5,out=0.5'\n",
+            "gpt-4o-2024-08-06 answers in place of m: its price is not known: its answers count with in=1,out=1 for",
+        ),
+        (
             &plain,
             "second",
             "",
             "second answers by the gateway's fallback: its price is not known: its answers count with in=1,out=1 for a million tokens, \
-             and the bill may exceed --budget-cost; `price` of [upstream.second] in paceline.toml can",
+             the one price for all models, and the bill may exceed --budget-cost; `price` of [upstream.second] in paceline.toml can",
         ),
         (
             &plain,
@@ -145,13 +151,14 @@ fn answers_of_another_model_count_with_its_price_and_are_told() {
         let price: &[&str] = if config.is_empty() { &["--price", "in=1,out=1"] } else { &[] };
         let (_, log) = finish(job.run(&server).args(["--budget-cost", "0.02"]).args(price));
         let used = job.summary()["budget"]["cost"]["used"].as_f64().expect("a sum");
-        let each = if config.is_empty() { 0.000_11 } else { 0.001_76 };
+        let is_priced = expected.contains("count with its own price");
+        let each = if is_priced { 0.001_76 } else { 0.000_11 };
         assert!((used - each * server.count() as f64).abs() < 1e-9, "{used} by {} calls: {log}", server.count());
         assert!(config.is_empty() || used <= 0.02 + 2.0 * each, "{used}: {log}");
         assert_eq!(log.matches(expected).count(), 1, "{log}");
-        assert_eq!(job.summary()["budget"]["cost"]["unpriced"], if config.is_empty() { 60 } else { 0 });
+        assert_eq!(job.summary()["budget"]["cost"]["unpriced"], if is_priced { 0 } else { 60 });
         let unpriced = "; 60 calls went to another model or upstream than asked for, of which no price is known";
-        assert_eq!(log.contains(unpriced), config.is_empty(), "{log}");
+        assert_eq!(log.contains(unpriced), !is_priced, "{log}");
     }
 }
 

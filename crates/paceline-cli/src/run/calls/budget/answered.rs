@@ -88,7 +88,7 @@ impl Reserved<'_> {
     /// Keeps for the calls to come that a dearer model answers, and tells once of each that it does.
     pub(super) fn note_answered(&self, ledger: &mut Ledger, answered: &InPlace, usage: &Usage) -> bool {
         let (budget, asked, model) = (self.budget, &self.expected.model, &answered.model);
-        budget.tell_answered(ledger, asked, answered);
+        budget.tell_answered(ledger, asked, answered, &self.counts_as(usage));
         if !answered.is_priced && !budget.prices.knows(model) {
             return false;
         }
@@ -110,7 +110,8 @@ impl Budget {
         Arc::clone(dearer.unwrap_or(model))
     }
 
-    fn tell_answered(&self, ledger: &mut Ledger, asked: &str, answered: &InPlace) {
+    /// `counted`: the model with whose price its answers count.
+    fn tell_answered(&self, ledger: &mut Ledger, asked: &str, answered: &InPlace, counted: &str) {
         let InPlace { model, is_priced, upstream } = answered;
         let is_told = self.limits.job_cost.is_none()
             || ledger.told_answered.len() >= MOST_TOLD
@@ -118,8 +119,7 @@ impl Budget {
         if is_told {
             return;
         }
-        let is_known = self.prices.knows(model) || self.prices.has_own(model);
-        let price = self.prices.of(if is_known { model } else { asked });
+        let price = self.prices.of(counted);
         let cure = match upstream {
             Some(upstream) => format!("`price` of [upstream.{}]", text::printable(upstream)),
             None => "`price`".to_owned(),
@@ -127,9 +127,10 @@ impl Budget {
         let counts = if *is_priced {
             format!("its answers count with its own price, {price} for a million tokens")
         } else {
+            let same = if self.prices.is_one_for_all() { ", the one price for all models" } else { "" };
             format!(
-                "its price is not known: its answers count with {price} for a million tokens, and the bill may exceed --budget-cost; \
-                 {cure} in paceline.toml can have one for each model"
+                "its price is not known: its answers count with {price} for a million tokens{same}, and the bill may exceed \
+                 --budget-cost; {cure} in paceline.toml can have one for each model"
             )
         };
         if let Some(upstream) = upstream {
@@ -182,6 +183,13 @@ mod tests {
         let one = table(&[("*", "in=62500,out=62500")]);
         let (model, words) = told("other", "1.25");
         assert_eq!(answered(&one, "other"), (model, words + unpriced));
+    }
+
+    #[test]
+    fn calls_without_a_model_are_named_where_no_price_is_known() {
+        let words = super::super::unpriced(&table(&[("m", "in=2.5,out=10")]), ["", "other"].into_iter());
+        let expected = "no price for calls that name no model, other: counted with the dearest, in=2.5,out=10 for a million tokens";
+        assert_eq!(words.as_deref(), Some(expected));
     }
 
     #[test]

@@ -105,8 +105,9 @@ impl Budget {
         if is_first {
             let [next, left] = exceeded.next_and_left();
             let line = exceeded.line.map(|line| format!(" of line {line}")).unwrap_or_default();
+            let waits_for = if exceeded.purse == BudgetKind::RunTokens { "the next run" } else { "a larger budget" };
             tracing::warn!(
-                "the call{line} may use {next}, and {left} are left of {}: it waits for a larger budget, and calls that fit go first",
+                "the call{line} may use {next}, and {left} are left of {}: it waits for {waits_for}, and calls that fit go first",
                 exceeded.flag()
             );
         }

@@ -249,8 +249,9 @@ pub(crate) fn one_price<'a>(prices: &Prices, models: impl Iterator<Item = &'a st
 
 /// That a table has no price for these models, so that they count with its dearest.
 pub(crate) fn unpriced<'a>(prices: &Prices, models: impl Iterator<Item = &'a str>) -> Option<String> {
-    let models: Vec<_> =
-        models.filter(|model| !prices.is_empty() && !prices.knows(model)).map(text::printable).collect();
+    let name =
+        |model: &'a str| if model.is_empty() { "calls that name no model".into() } else { text::printable(model) };
+    let models: Vec<_> = models.filter(|model| !prices.is_empty() && !prices.knows(model)).map(name).collect();
     (!models.is_empty()).then(|| {
         let price = prices.of("");
         format!("no price for {}: counted with the dearest, {price} for a million tokens", models.join(", "))
