@@ -129,6 +129,18 @@ impl Dialect {
         self.table().charge.cache_percent.as_asked(usage, body)
     }
 
+    /// Whether a request has no tokens by its path, so that only its answer tells what it costs, as of pictures that are made.
+    ///
+    /// ```
+    /// use paceline_providers::{Dialect, Provider};
+    /// let dialect = Dialect::from(Provider::OpenAi);
+    /// assert!(dialect.tells_no_tokens("/v1/images/generations", b"{}") && !dialect.tells_no_tokens("/v1/models", b""));
+    /// assert!(!dialect.tells_no_tokens("/v1/chat/completions", b"{}"));
+    /// ```
+    pub fn tells_no_tokens(&self, path: &str, body: &[u8]) -> bool {
+        !body.is_empty() && !takes_tokens(path)
+    }
+
     /// Whether the tokens of an answer must have room before the call leaves.
     pub fn reserves_answers(&self) -> bool {
         self.table().charge.reserves != Reserves::Input

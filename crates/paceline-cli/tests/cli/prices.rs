@@ -1,6 +1,7 @@
 //! What calls cost: the prices in force, the model that answered, and what a cache was read for and written.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -26,6 +27,31 @@ fn a_new_price_of_cached_input_counts_the_runs_before_anew() {
     assert!(near(used, 0.002_52) && log.contains(told) && !log.contains("older version"), "{used} {log}");
     let (used, log) = run("in=2.50,out=10");
     assert!(near(used, 0.007_53) && log.contains("counts as 0.0050 now, and counted as 0.0025"), "{used} {log}");
+}
+
+/// Pictures that are made: nothing in their requests says what they cost.
+#[test]
+fn calls_whose_requests_tell_no_tokens_keep_to_a_budget_by_what_their_like_cost() {
+    let line = |n: usize| {
+        let body = json!({"model": "gpt-image-1", "prompt": format!("river {n}")});
+        json!({"custom_id": n, "url": "/v1/images/generations", "body": body}).to_string() + "\n"
+    };
+    let input = (0..60).map(line).collect::<String>();
+    for tells in [true, false] {
+        let usage = json!({"input_tokens": 11, "output_tokens": 1_056, "total_tokens": 1_067});
+        let usage = if tells { usage } else { Value::Null };
+        let server = Server::new(move |_| {
+            Reply::new(200, &json!({"data": [{"b64_json": "QUJD"}], "usage": usage})).after(Duration::from_millis(50))
+        });
+        let job = Job::with_input(&input);
+        let args = ["--budget-tokens", "20k", "--pace", "none", "--concurrency", "20"];
+        let (code, log) =
+            finish(job.run(&server).args(args).args(["--upstream", "openai"]).env("OPENAI_API_KEY", "sk-test"));
+        let unbounded = log
+            .contains("does not say how many tokens it used: nothing counts for such answers, and the budget does not");
+        let (calls, status) = if tells { (18, 3) } else { (60, 0) };
+        assert_eq!((server.count(), code, unbounded), (calls, status, !tells), "{log}");
+    }
 }
 
 /// A model that thinks, behind a server that tells a sum: 37 tokens of prompt, 20 of text, 100 that no client sees.

@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 
 use crate::text;
 
+mod alike;
 mod answered;
 mod left_out;
 mod longer;
@@ -19,6 +20,7 @@ mod recent;
 mod reserved;
 mod words;
 
+use self::alike::{Answers, Kind};
 pub(crate) use self::answered::AnsweredBy;
 use self::left_out::LeftOut;
 use self::longer::Longer;
@@ -38,6 +40,8 @@ pub(crate) struct Expected {
     /// What is known of its prompt, where a budget asks, and what that may have by the answers so far.
     pub(crate) size: Option<PromptSize>,
     pub(crate) prompt: PromptTokens,
+    /// Its request tells nothing of what it costs, as one for pictures.
+    pub(crate) is_untold: bool,
     /// The bytes of its line in the input.
     pub(crate) bytes: u64,
     /// The request sets a bound on its answer.
@@ -52,14 +56,21 @@ impl Expected {
     /// With as much as calls use here on average: a guess for an answer without a bound of its own, and for a prompt that holds
     /// more than text. Of others more is known.
     fn usual(&self, mean: Usage) -> Usage {
+        if self.is_untold {
+            return self.usage;
+        }
         let input_tokens = if self.prompt.greatest.is_some() { 0 } else { mean.input_tokens };
         let output_tokens = if self.bounded { 0 } else { mean.output_tokens };
         larger(self.usage, Usage { input_tokens, output_tokens, ..Usage::default() })
     }
 
-    /// Whether its prompt holds more than text.
-    fn is_mixed(&self) -> bool {
-        self.size.is_some() && self.prompt.greatest.is_none()
+    /// How much its request tells of what it costs.
+    fn kind(&self) -> Kind {
+        match self.prompt.greatest {
+            _ if self.is_untold => Kind::Untold,
+            None if self.size.is_some() => Kind::Mixed,
+            _ => Kind::Text,
+        }
     }
 
     /// What it costs with that, where its whole prompt is written into a provider's cache if it may be.
@@ -127,22 +138,6 @@ struct Ledger {
     divided_out: u64,
     /// Tokens of prompts that a cache was read for, over all runs, as far as it is known.
     cached: u64,
-}
-
-/// What this run knows of the answers of a model.
-#[derive(Clone, Debug, Default)]
-struct Answers {
-    /// As in the ledger.
-    known: u64,
-    open: u64,
-    /// The same of those to prompts that hold more than text, and the most tokens that such a prompt had.
-    known_mixed: u64,
-    open_mixed: u64,
-    longest_mixed: u64,
-    /// The tokens of the longest one that exceeded the bound of its request; 0 where all kept to theirs.
-    beyond: u64,
-    /// The dearest model that answered in its place, where that costs more.
-    dearer: Option<Arc<str>>,
 }
 
 /// Tokens, and what they cost.
@@ -265,7 +260,7 @@ impl Budget {
     /// first call of a model leaves alone in any case: it shows whether the server keeps to the bounds of requests.
     /// Where it does not, calls reserve as much as the longest answer had, and leave like those without a bound.
     /// Of prompts that hold more than text, as pictures, no more of a model are under way than were answered, and each may be as
-    /// long as the longest of them.
+    /// long as the longest of them. The same holds for calls whose requests tell nothing of their cost, such as those for pictures.
     /// What is expected of it is asked for anew whenever others have ended: their answers tell more.
     ///
     /// # Errors
@@ -282,17 +277,20 @@ impl Budget {
             {
                 let mut ledger = self.ledger();
                 let answers = ledger.models.get(&expected.model).cloned().unwrap_or_default();
-                expected.dearer_model = answers.dearer;
+                expected.dearer_model = answers.dearer.clone();
                 expected.usage.output_tokens = expected.usage.output_tokens.max(answers.beyond);
+                let (kind, alike) = (expected.kind(), answers.alike(expected.kind()));
+                if kind == Kind::Untold {
+                    expected.usage = larger(expected.usage, alike.longest);
+                }
                 let sum = self.expected(&expected, expected.usual(ledger.mean()));
                 let with = |sum: &Sum, input_tokens| larger(sum.usage, Usage { input_tokens, ..Usage::default() });
                 let asked = self.expected(&expected, with(&sum, expected.prompt.likely));
-                let is_mixed = expected.is_mixed();
-                let longest = if is_mixed { answers.longest_mixed } else { 0 };
-                let held = self.expected(&expected, with(&asked, expected.prompt.most.max(longest)));
+                let held =
+                    self.expected(&expected, with(&asked, expected.prompt.most.max(alike.longest.input_tokens)));
                 let is_new = ledger.known < ledger.open;
                 let is_first = answers.known == 0 && answers.open > 0
-                    || is_mixed && answers.open_mixed > 0 && answers.known_mixed <= answers.open_mixed;
+                    || alike.open > 0 && alike.known <= alike.open;
                 let mut waits = is_first || (!expected.bounded || answers.beyond > 0) && is_new;
                 for (purse, limit) in self.limits.all() {
                     let used = ledger.used(purse);
@@ -313,7 +311,7 @@ impl Budget {
                     let is_new = !ledger.models.contains_key(&expected.model);
                     let answers = ledger.models.entry(Arc::clone(&expected.model)).or_default();
                     answers.open += 1;
-                    answers.open_mixed += u64::from(is_mixed);
+                    answers.alike_mut(kind).into_iter().for_each(|alike| alike.open += 1);
                     if is_new {
                         self.tell_models(&mut ledger, &expected.model);
                     }
@@ -385,14 +383,22 @@ impl Budget {
         }
     }
 
-    /// Says once that what an answer used has to be estimated.
-    fn tell_unreported(&self) {
-        if self.has_an_end() && !self.told_unreported.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                "an answer with a status of success does not say how many tokens it used, or says 0, as streams and web pages do: the budget \
-                 counts what is estimated for such answers, and the bill may differ"
+    /// Says once that what an answer used has to be estimated, or cannot be. `expected`: what counts of it.
+    fn tell_unreported(&self, expected: &Expected) {
+        if !self.has_an_end() || self.told_unreported.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        if expected.is_untold && expected.usage.total() == 0 {
+            return tracing::warn!(
+                "an answer to a call that has no tokens by its path, such as for pictures or sound, does not say how many tokens it used: \
+                 nothing counts for such answers, and the budget does not bound them"
             );
         }
+        tracing::warn!(
+            "an answer with a status of success does not say how many tokens it used, or says 0: the budget counts it as long as its request \
+             allows, or as its text is, and the bill may differ; a stream tells it where the request asks for that (OpenAI's form: \
+             \"stream_options\": {{\"include_usage\": true}})"
+        );
     }
 
     /// Says once that a total has to be divided.

@@ -310,6 +310,7 @@ impl Context {
             usage: Usage { input_tokens, output_tokens, ..Usage::default() },
             size,
             prompt,
+            is_untold: dialect.tells_no_tokens(&call.url, &call.body),
             bytes: item.src_len,
             bounded: bound.is_some(),
             dearer: dearest.saturating_sub(100),

@@ -45,12 +45,20 @@ impl Reserved<'_> {
             let answers = self.budget.ledger().models.get(&self.expected.model).cloned().unwrap_or_default();
             let may_use_more = answers.beyond > self.expected.usage.output_tokens
                 || answers.dearer != self.expected.dearer_model
+                || self.is_outgrown_by(answers.untold.longest)
                 || known().likely > self.expected.prompt.likely;
             if may_use_more || self.budget.has_too_little() {
                 return;
             }
             outgrew.await;
         }
+    }
+
+    /// Whether it may use as much as that, and reserved less.
+    fn is_outgrown_by(&self, longest: Usage) -> bool {
+        let expected = self.expected.usage;
+        self.expected.is_untold
+            && (longest.input_tokens > expected.input_tokens || longest.output_tokens > expected.output_tokens)
     }
 
     /// What the call counts with while its use is not known.
@@ -119,7 +127,7 @@ impl Reserved<'_> {
             Some(used) => match came() {
                 0 => self.usage(used, u64::from(used.total() > 0)),
                 came => {
-                    self.budget.tell_unreported();
+                    self.budget.tell_unreported(&self.expected);
                     let is_told = used.output_tokens > 0 || !has_answer;
                     let output_tokens = if is_told { used.output_tokens } else { answer(came) };
                     let told = self.usage(Usage { output_tokens, ..used }, 1);
@@ -132,7 +140,7 @@ impl Reserved<'_> {
             None => {
                 let came = came();
                 if came > 0 {
-                    self.budget.tell_unreported();
+                    self.budget.tell_unreported(&self.expected);
                 }
                 ModelUsage { tokens_out: answer(came), ..expected.clone() }
             }
@@ -142,7 +150,8 @@ impl Reserved<'_> {
         }
         // Where only a total was reported, a little more is no more than the error of an estimate.
         let exceeds = |used: Usage| used.output_tokens > if used.undivided { bound.saturating_mul(2) } else { bound };
-        if bounded && bound > 0 && used.is_some_and(exceeds) {
+        let is_bound = bounded && bound > 0 && !self.expected.is_untold;
+        if is_bound && used.is_some_and(exceeds) {
             self.budget.exceeded_bound(&self.expected.model, &counted, bound);
         }
         self.note_longer(&counted, &reserved);
@@ -168,19 +177,18 @@ impl Reserved<'_> {
         ledger.add_answers(counted, &self.budget.prices);
         ledger.known += counted.calls;
         ledger.unpriced += unpriced_of(counted, &self.budget.prices);
-        let is_mixed = self.expected.is_mixed();
+        let usage = Usage { input_tokens: one.tokens_in, output_tokens: one.tokens_out, ..Usage::default() };
         if let Some(answers) = ledger.models.get_mut(&self.expected.model) {
             answers.known += counted.calls;
-            if is_mixed {
-                answers.known_mixed += counted.calls;
-                answers.longest_mixed = answers.longest_mixed.max(one.tokens_in);
+            if let Some(alike) = answers.alike_mut(self.expected.kind()) {
+                alike.known += counted.calls;
+                alike.longest = larger(alike.longest, usage);
             }
         }
-        let usage = Usage { input_tokens: one.tokens_in, output_tokens: one.tokens_out, ..Usage::default() };
         let dearer = answered.iter().filter(|it| self.note_answered(&mut ledger, it, &usage)).count();
         self.budget.tell_exceeded(&ledger, &sum);
         drop(ledger);
-        if dearer > 0 || one.tokens_in > self.held.usage.input_tokens {
+        if dearer > 0 || one.tokens_in > self.held.usage.input_tokens || self.is_outgrown_by(usage) {
             self.budget.outgrew.notify_waiters();
         }
     }
@@ -240,7 +248,7 @@ impl Drop for Reserved<'_> {
             ledger.open -= 1;
             if let Some(answers) = ledger.models.get_mut(&self.expected.model) {
                 answers.open -= 1;
-                answers.open_mixed -= u64::from(self.expected.is_mixed());
+                answers.alike_mut(self.expected.kind()).into_iter().for_each(|alike| alike.open -= 1);
             }
             drop(ledger);
             self.budget.settled.notify_waiters();
@@ -308,5 +316,26 @@ mod tests {
         text().settle(Some(tokens(25_000, 20)), || 0);
         let _one = picture().expect("each holds as much as the longest had");
         assert!(picture().is_none(), "of 43,880 tokens");
+    }
+
+    /// Pictures that are made: their requests have no tokens and set no bound.
+    #[tokio::test]
+    async fn calls_whose_requests_tell_nothing_of_their_cost_reserve_what_the_dearest_of_them_cost() {
+        let limits = Limits { job_tokens: Some(10_000), ..Limits::default() };
+        let budget = Budget::new(limits, Prices::default(), &[], false);
+        let reserve = || {
+            let expected = Expected { is_untold: true, bounded: true, ..Expected::default() };
+            budget.reserve(expected).now_or_never().map(|reserved| reserved.expect("there is room"))
+        };
+        reserve().expect("one leaves").settle(Some(tokens(11, 1_000)), || 0);
+        let waits = reserve().expect("one was answered");
+        assert!(reserve().is_none(), "no more than that");
+        assert!(waits.is_outgrown(PromptTokens::default).now_or_never().is_none());
+        waits.settle(Some(tokens(11, 4_000)), || 0);
+        let (first, second) = (reserve().expect("two were answered"), reserve());
+        assert!(second.is_none(), "4,011 of 4,978 tokens are held");
+        assert_eq!(first.expected().tokens_out, 4_000, "it counts so, where its answer never comes");
+        first.settle(None, || 0);
+        assert!(budget.reserve(Expected { is_untold: true, bounded: true, ..Expected::default() }).await.is_err());
     }
 }
