@@ -218,10 +218,12 @@ struct Plan {
     unbounded: u64,
     /// Tokens of those answers, if they are as long as answers were so far.
     unbounded_tokens: u64,
+    /// Items whose requests do not tell what they cost: they have or ask for more than text.
+    untold: u64,
     /// Answers of the job that estimates rest on.
     answers: u64,
     /// Those of them that were longer than their request allows.
-    beyond: Beyond,
+    beyond: learned::Beyond,
     /// Tokens, and the cost in the smallest units, if each prompt has as many as it can by what is known.
     most: (u64, u64),
     /// Tokens of the smallest call.
@@ -232,22 +234,6 @@ struct Plan {
     used: Used,
     /// How many calls those are.
     under_way: u64,
-}
-
-/// Answers that were longer than their requests allow: then bounds tell little of how long others will be.
-#[derive(Default)]
-struct Beyond {
-    answers: u64,
-    longest: u64,
-    /// What all answers of a scope had that has such ones: how many, and their tokens.
-    scopes: BTreeMap<Arc<str>, (u64, u64)>,
-}
-
-impl Beyond {
-    /// The tokens that an answer of that scope has on average, rounded up; 0 where all kept to their bounds.
-    fn mean(&self, scope: &str) -> u64 {
-        self.scopes.get(scope).map_or(0, |(answers, tokens)| tokens.div_ceil(*answers))
-    }
 }
 
 /// Items that could never start.
@@ -334,8 +320,7 @@ impl Plan {
             let bound = upstream.dialect.longest_answer(&line.url, line.body.as_bytes());
             let bound = bound.map(|bound| if bound > 0 { bound.max(self.beyond.mean(&scope)) } else { 0 });
             let tokens_out = bound.unwrap_or_default();
-            let charged = charge.get(&Dimension::InputTokens);
-            let [tokens_in, most_in] = learned::prompt_tokens(&ratio, charged, line.body.as_bytes());
+            let (tokens_in, most_in, is_mixed) = learned::prompt_tokens(&ratio, &charge, line.body.as_bytes());
             part.tokens_in += tokens_in;
             part.tokens_out += tokens_out;
             // Of a request that names no model it is not known whether its answer is of tokens at all.
@@ -344,6 +329,8 @@ impl Plan {
                 self.unbounded += 1;
                 self.unbounded_tokens += ratio.output_tokens();
             }
+            let is_untold = is_mixed || upstream.dialect.tells_no_tokens(&line.url, line.body.as_bytes());
+            self.untold += u64::from(is_untold);
             model.iter().for_each(|model| self.asks_for(model));
             let dearest = upstream.dialect.dearest_input(line.body.as_bytes()).max(100);
             self.writes |= dearest > 100;
@@ -416,7 +403,7 @@ impl Plan {
 
     /// Whether calls may need more than is estimated.
     fn is_doubtful(&self, most: Needed) -> bool {
-        self.unbounded > 0 || self.beyond.answers > 0 || !self.missing(most).is_empty()
+        self.unbounded > 0 || self.untold > 0 || self.beyond.answers > 0 || !self.missing(most).is_empty()
     }
 
     /// What is to do needs, as estimated.
@@ -458,6 +445,7 @@ impl Plan {
             "tokens_in": tokens_in,
             "tokens_out": tokens_out,
             "unbounded_outputs": self.unbounded,
+            "untold_costs": self.untold,
             "estimated_by_answers": self.answers,
             "answers_beyond_bounds": self.beyond.answers,
             "cost": self.cost.map(Money::as_f64),

@@ -252,6 +252,29 @@ fn a_budget_that_is_too_small_is_told() {
     }
 }
 
+/// Only answers tell what a picture costs, or one that is made.
+#[test]
+fn a_budget_for_what_requests_do_not_tell_is_not_said_to_be_enough() {
+    let content = json!([{"type": "text", "text": "what is it?"}, {"type": "image_url", "image_url": {"url": "https://x.invalid/a.png"}}]);
+    let body = json!({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": content}]});
+    let seen = json!({"custom_id": 1, "url": "/v1/chat/completions", "body": body});
+    let made = json!({"custom_id": 2, "url": "/v1/images/generations", "body": {"model": "m", "prompt": "a river"}});
+    for (input, items) in [(format!("{seen}\n"), "1 item has"), (format!("{seen}\n{made}\n"), "2 items have")] {
+        let job = Job::with_input(&input);
+        let dry = |more: &[&str]| {
+            let mut command = job.paceline();
+            command.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", "http://x.invalid", "--dry-run"]);
+            let args = ["--budget-cost", "100", "--price", "in=1,out=1"];
+            String::from_utf8(command.args(args).args(more).output().expect("it runs").stdout).expect("text")
+        };
+        let text = dry(&[]);
+        let unknown = "it is not known whether this budget is enough for one call for each item";
+        assert!(text.contains(unknown) && text.contains(items) && text.contains("as far as requests tell"), "{text}");
+        let plan: Value = serde_json::from_str(&dry(&["--json"])).expect("JSON");
+        assert_eq!((&plan["budget_is_enough"], &plan["untold_costs"]), (&Value::Null, &json!(input.lines().count())));
+    }
+}
+
 /// A limit that never acts is one that the user believes in.
 #[test]
 fn a_tier_that_no_line_belongs_to_is_named() {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use paceline::clock;
 use paceline_config::Upstream;
+use paceline_core::{Cost, Dimension};
 use paceline_http::TokenRatios;
 use paceline_providers::{PromptSize, PromptTokens, TokenRatio, Usage};
 use paceline_store::{Reader, Rows, State, Tally};
@@ -14,14 +15,32 @@ use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
 use crate::run::progress::report::ReportError;
 
-/// The tokens of a prompt for which so many are charged: as expected, and as many as it can have.
-pub(super) fn prompt_tokens(ratio: &TokenRatio, charged: u64, body: &[u8]) -> [u64; 2] {
+/// The tokens of a prompt of a call that reserves so much: as expected, and as many as it can have by what is known. Whether it
+/// holds more than text, such as pictures, so that only its answer tells how many it has.
+pub(super) fn prompt_tokens(ratio: &TokenRatio, charge: &Cost, body: &[u8]) -> (u64, u64, bool) {
+    let charged = charge.get(&Dimension::InputTokens);
     if charged == 0 {
-        return [0; 2];
+        return (0, 0, false);
     }
     let PromptTokens { expected, most, greatest, .. } = ratio.budgeted(PromptSize::of(body));
     let expected = charged.min(greatest.unwrap_or(u64::MAX)).max(expected);
-    [expected, most.max(expected)]
+    (expected, most.max(expected), greatest.is_none())
+}
+
+/// Answers that were longer than their requests allow: then bounds tell little of how long others will be.
+#[derive(Default)]
+pub(super) struct Beyond {
+    pub(super) answers: u64,
+    pub(super) longest: u64,
+    /// What all answers of a scope had that has such ones: how many, and their tokens.
+    scopes: BTreeMap<Arc<str>, (u64, u64)>,
+}
+
+impl Beyond {
+    /// The tokens that an answer of that scope has on average, rounded up; 0 where all kept to their bounds.
+    pub(super) fn mean(&self, scope: &str) -> u64 {
+        self.scopes.get(scope).map_or(0, |(answers, tokens)| tokens.div_ceil(*answers))
+    }
 }
 
 impl Plan {

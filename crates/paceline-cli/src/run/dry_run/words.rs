@@ -53,6 +53,7 @@ impl Plan {
         // A sum that is told can be a budget: it has room for what it is told of.
         if let Some(cost) = self.cost.map(Money::rounded_up) {
             line(match (self.unbounded, self.tokens().1) {
+                (0, _) if self.untold > 0 => format!("about {cost} at the configured prices, as far as requests tell"),
                 (0, _) if self.others_answer() => {
                     format!("about {cost} at the configured prices, if the models answer that are asked for")
                 }
@@ -75,6 +76,7 @@ impl Plan {
         budget::one_price(&upstream.prices, models()).into_iter().for_each(&mut line);
         budget::unpriced(&upstream.prices, models()).into_iter().for_each(&mut line);
         self.unbounded().into_iter().for_each(&mut line);
+        self.untold().into_iter().for_each(&mut line);
         if let Some((first, why)) = &self.too_large.first {
             let items = text::counted(self.too_large.items, "item");
             let [line_number, cost, limit] = [*first, why.cost, why.limit].map(text::count);
@@ -142,6 +144,18 @@ impl Plan {
         [told].into_iter().chain(self.bound_that_fits()).collect()
     }
 
+    /// The items of which answers alone tell what they cost.
+    fn untold(&self) -> Option<String> {
+        let items = text::counted(self.untold, "item");
+        let holds = if self.untold == 1 { "has or asks for" } else { "have or ask for" };
+        (self.untold > 0).then(|| {
+            format!(
+                "{items} {holds} more than text, such as pictures, sound or files, or what a tool finds: only the answers tell what that \
+                 costs"
+            )
+        })
+    }
+
     /// What is used of the budgets, and whether they are enough.
     fn budget(&self) -> Vec<String> {
         let mut lines = Vec::new();
@@ -164,6 +178,9 @@ impl Plan {
                 }
                 None if self.beyond.answers > 0 => {
                     "this budget is enough for one call for each item if answers are no longer than so far"
+                }
+                None if self.untold > 0 => {
+                    "it is not known whether this budget is enough for one call for each item: see what has or asks for more than text"
                 }
                 _ => "this budget is enough for one call for each item if the prompts have as many tokens as estimated",
             };
