@@ -129,6 +129,8 @@ pub struct Cost {
     /// Which of those were set, a bit for each.
     set: u8,
     answer: Bound,
+    /// Only its answer tells how many input tokens it has.
+    mixed: bool,
     /// So many of its input tokens only earlier answers speak for. No prompt has more than fit here.
     learnt: u32,
     /// In a box, which takes a word in place of three: most costs have none, and costs are copied with each call.
@@ -153,7 +155,7 @@ type Named = Vec<(Arc<str>, u64)>;
 impl Cost {
     /// No units; as a usage, every dimension is unknown.
     pub const fn zero() -> Self {
-        Self { built_in: [0; BUILT_IN], set: 0, answer: Bound::Kept, learnt: 0, named: None }
+        Self { built_in: [0; BUILT_IN], set: 0, answer: Bound::Kept, mixed: false, learnt: 0, named: None }
     }
 
     /// One request and nothing else.
@@ -209,6 +211,20 @@ impl Cost {
         self
     }
 
+    /// Of a call whose prompt holds more than text, as pictures: its input tokens, which are part of its tokens, are a guess.
+    /// Under a limit on tokens no more such calls of a scope are under way than were answered, at least one, and each reserves as
+    /// many as the longest of these prompts had.
+    #[must_use]
+    pub const fn mixed(mut self) -> Self {
+        self.mixed = true;
+        self
+    }
+
+    /// Whether its prompt holds more than text.
+    pub const fn is_mixed(&self) -> bool {
+        self.mixed
+    }
+
     /// The units of a dimension without those for which [only earlier answers speak](Self::with_learnt).
     pub fn stated(&self, dimension: &Dimension) -> u64 {
         let (units, learnt) = (self.get(dimension), u64::from(self.learnt));
@@ -224,7 +240,7 @@ impl Cost {
 
     /// Whether answers change what such a call reserves.
     pub(crate) const fn is_guess(&self) -> bool {
-        !matches!(self.answer, Bound::Kept) || self.learnt > 0
+        !matches!(self.answer, Bound::Kept) || self.learnt > 0 || self.mixed
     }
 
     /// Reduces what only answers speak for to what a limit lets through at once, by its dimension.
@@ -252,6 +268,14 @@ impl Cost {
             self.set(dimension, input.saturating_add(output_tokens));
         }
         self.set(Dimension::OutputTokens, output_tokens);
+    }
+
+    /// Has the prompt so many tokens at the least. What counts it among other tokens follows.
+    pub(crate) fn guess_prompt(&mut self, input_tokens: u64) {
+        let more = input_tokens.saturating_sub(self.get(&Dimension::InputTokens));
+        for dimension in [Dimension::Tokens, Dimension::ProjectTokens, Dimension::InputTokens] {
+            self.set(dimension.clone(), self.get(&dimension).saturating_add(more));
+        }
     }
 
     /// Replaces the units of a dimension.
@@ -292,7 +316,7 @@ impl Cost {
     pub fn free(&self) -> Self {
         let mut named = self.named.clone();
         named.iter_mut().flat_map(|named| named.iter_mut()).for_each(|(_, units)| *units = 0);
-        Self { built_in: [0; BUILT_IN], set: (1 << BUILT_IN) - 1, answer: Bound::Kept, learnt: 0, named }
+        Self { built_in: [0; BUILT_IN], set: (1 << BUILT_IN) - 1, answer: Bound::Kept, mixed: false, learnt: 0, named }
     }
 
     /// The dimensions without a place of their own.

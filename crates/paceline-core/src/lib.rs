@@ -8,6 +8,7 @@ extern crate alloc;
 
 mod adaptive;
 mod admit;
+mod alike;
 mod background;
 mod backoff;
 mod breaker;
@@ -48,6 +49,7 @@ mod witnesses;
 
 pub use adaptive::{GateState, RateEstimate, SharedRate, Trend};
 pub use admit::{Admit, Level, MaxWait, PauseCause, WaitCause, WaitReason};
+pub use alike::Alike;
 pub use backoff::{Backoff, Growth, Jitter};
 pub use concurrency::{ConcurrencySnapshot, GrowthPhase};
 pub use config::{

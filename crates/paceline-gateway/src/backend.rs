@@ -381,7 +381,7 @@ impl Backend {
     /// What a call that costs that here takes of the limits of its client, and what counts where nothing tells its tokens.
     pub(crate) fn cost_elsewhere(&self, call: &Call, asked: &Asked, cost: &Cost) -> (Cost, Untold) {
         let (dialect, path) = (&self.sending.dialect, decoded_path(call));
-        let cost = dialect.charge_elsewhere(&path, &call.body, cost);
+        let cost = dialect.charge_elsewhere(&path, &call.body, asked, cost);
         let untold = dialect.untold(&path, &call.body, asked, &cost);
         (cost, untold)
     }

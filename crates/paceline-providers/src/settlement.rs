@@ -146,6 +146,7 @@ fn is_refusal(status: u16, class: Class) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::outline::Asked;
     use super::super::usage::TokenRatio;
     use super::super::{Dialect, Provider};
     use super::*;
@@ -168,7 +169,8 @@ mod tests {
     fn under_a_limit_of_a_client_a_usage_that_tells_one_half_counts_the_other_half_too() {
         let (dialect, path) = (Dialect::from(Provider::OpenAi), "/v1/chat/completions");
         let body = [br#"{"max_tokens":50,"p":""#, &[b'x'; 376][..], b"\"}"].concat();
-        let reserved = dialect.charge_elsewhere(path, &body, &dialect.charge(path, &body, &TokenRatio::default()));
+        let reserved = dialect.charge(path, &body, &TokenRatio::default());
+        let reserved = dialect.charge_elsewhere(path, &body, &Asked::of(&body), &reserved);
         let (prompt, text) = (reserved.get(&Dimension::InputTokens), "x".repeat(8_000));
         assert!(prompt >= 100, "{prompt}");
         for (usage, expected) in [

@@ -7,6 +7,7 @@ use paceline_core::{Class, Dimension, Timestamp};
 use serde_json::{Value, json};
 
 use super::frames::{self, tests::frame};
+use super::outline::Asked;
 use super::{Answer, Dialect, Provider, TokenRatio};
 
 /// A whole answer.
@@ -44,7 +45,7 @@ fn counted(
     let dialect = Dialect::from(provider);
     let request = br#"{"max_tokens":5,"messages":[]}"#;
     let reserved = dialect.charge(path, request, &TokenRatio::default());
-    let reserved = dialect.charge_elsewhere(path, request, &reserved);
+    let reserved = dialect.charge_elsewhere(path, request, &Asked::of(request), &reserved);
     let answer = Answer { status: 200, headers: &headers, body: &body, path };
     let reading = dialect.read(&answer, Timestamp::from_millis(0));
     assert_eq!(reading.class, Class::Success, "{provider} {path}: {:?}", reading.message);

@@ -1,11 +1,12 @@
 //! Calls whose answers have no bound, or one that their server may ignore: how long they are is learnt, and reserved under limits
-//! that count them.
+//! that count them. Prompts that hold more than text, such as pictures: what they have is learnt in the same way.
 
 use alloc::borrow::Cow;
 use alloc::collections::BTreeMap;
 
 use super::Pacer;
 use crate::admit::{Admit, WaitCause};
+use crate::alike::Alike;
 use crate::cost::{Cost, Dimension};
 use crate::outcome::{Class, Outcome};
 use crate::queue::Slot;
@@ -70,6 +71,8 @@ struct Known {
     open: Lengths,
     /// To calls with a bound that the server may ignore.
     bounded: Lengths,
+    /// Calls whose prompts hold more than text.
+    mixed: Alike,
     /// One of those was longer than its bound: none is believed any more.
     beyond: bool,
     /// So many of those have kept to their bounds since the last one that did not.
@@ -122,15 +125,22 @@ pub(super) struct Answers {
 impl Answers {
     /// A call left.
     pub(super) fn sent(&mut self, place: u32, cost: &Cost) {
-        if cost.is_open_ended() || cost.is_unproven() {
+        if cost.is_open_ended() || cost.is_unproven() || cost.is_mixed() {
             let known = self.scopes.entry(place).or_default();
+            if cost.is_mixed() {
+                known.mixed.sent();
+            }
             known.lengths_mut(cost).into_iter().for_each(|lengths| lengths.open += 1);
         }
     }
 
     /// A call is no longer under way.
     pub(super) fn ended(&mut self, place: u32, cost: &Cost) {
-        if let Some(lengths) = self.scopes.get_mut(&place).and_then(|known| known.lengths_mut(cost)) {
+        let Some(known) = self.scopes.get_mut(&place) else { return };
+        if cost.is_mixed() {
+            known.mixed.ended();
+        }
+        if let Some(lengths) = known.lengths_mut(cost) {
             lengths.open = lengths.open.saturating_sub(1);
         }
     }
@@ -143,9 +153,13 @@ impl Answers {
             return;
         }
         let Some(known) = self.scopes.get_mut(&place) else { return };
-        let Some(lengths) = known.lengths_mut(cost) else { return };
-        let told = outcome.usage.as_ref().map(|usage| usage.get(&Dimension::OutputTokens)).filter(|tokens| *tokens > 0);
+        let of = |dimension| outcome.usage.as_ref().map(|usage| usage.get(&dimension)).filter(|tokens| *tokens > 0);
+        let told = of(Dimension::OutputTokens);
         let is_answered = told.is_some() || outcome.class == Class::Success;
+        if cost.is_mixed() && is_answered {
+            known.mixed.answered(1, of(Dimension::InputTokens).unwrap_or(0), told.unwrap_or(0));
+        }
+        let Some(lengths) = known.lengths_mut(cost) else { return };
         if is_answered {
             lengths.known = lengths.known.saturating_add(1);
         }
@@ -185,7 +199,14 @@ impl Answers {
 
     fn may_leave(&self, place: u32, cost: &Cost, limit: u64) -> bool {
         let known = self.scopes.get(&place).copied().unwrap_or_default();
-        known.lengths(cost).is_none_or(|lengths| lengths.open < known.most_open(cost, limit))
+        let knows_prompt = !cost.is_mixed() || known.mixed.may_leave();
+        knows_prompt && known.lengths(cost).is_none_or(|lengths| lengths.open < known.most_open(cost, limit))
+    }
+
+    /// The most tokens that a prompt of that scope had which holds more than text; 0 where the prompt of that cost does not.
+    fn longest_mixed(&self, place: u32, cost: &Cost) -> u64 {
+        let known = self.scopes.get(&place).filter(|_| cost.is_mixed());
+        known.map_or(0, |known| known.mixed.longest_input())
     }
 }
 
@@ -201,6 +222,9 @@ impl Pacer {
         let (all, own) = (&self.quotas, self.scopes[place].quotas());
         cost.fit_learnt(|dimension| [all.most_of(dimension), own.most_of(dimension)].into_iter().flatten().min());
         let (expected, output) = (self.answers.expected(place, cost), cost.get(&Dimension::OutputTokens));
+        // A prompt that only others speak for makes no call impossible either.
+        let fits = self.most_tokens(place).map_or(u64::MAX, |most| most.saturating_sub(output));
+        cost.guess_prompt(self.answers.longest_mixed(place, cost).min(fits));
         let input = cost.get(&Dimension::Tokens).saturating_sub(output);
         let most = || self.most_tokens(place).map_or(u64::MAX, |most| most.saturating_sub(input));
         if cost.is_open_ended() {
@@ -242,7 +266,7 @@ impl Pacer {
     /// that counts their answers; then no more of them are under way than answers can speak for.
     pub(super) fn admit_open_ended(&self, place: u32, cost: &Cost) -> Admit {
         // The cost of most calls says how long their answers are: for them nothing is looked for.
-        let is_guessed = cost.is_open_ended() || cost.is_unproven();
+        let is_guessed = cost.is_open_ended() || cost.is_unproven() || cost.is_mixed();
         match is_guessed.then(|| self.most_tokens(place)).flatten() {
             Some(limit) if !self.answers.may_leave(place, cost, limit) => {
                 Admit::OnRelease { cause: WaitCause::Answers }

@@ -48,6 +48,28 @@ async fn prompts_with_pictures_of_one_client_change_nothing_for_the_prompts_of_a
     assert!((3_000_000..=3_601_000).contains(&waits), "{waits}");
 }
 
+/// 20 prompts of text have shown that prompts are short; then come pictures, all at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn pictures_after_text_keep_to_the_tokens_of_their_key() {
+    let api = upstream(|request: Request| async move {
+        let body = to_bytes(request.into_body(), 1 << 20).await.expect("a body");
+        let has_picture = body.windows(9).any(|part| part == b"image_url");
+        let input = if has_picture { 25_500 } else { 20 };
+        answer(200, &[], json!({"choices": [], "usage": {"prompt_tokens": input, "completion_tokens": 10}}).to_string())
+    });
+    let served = Served::new(api.await, "", Bounds::default());
+    serve_to(&served, vec![client("ci", &["200k tokens per 24h"])]);
+    let body =
+        |content: Value| json!({"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": content}]});
+    for _ in 0..20 {
+        assert_eq!(post(&served, "ci", &body(json!("what is it?")), "5s").await.0, 200);
+    }
+    let picture = body(json!([{"type": "image_url", "image_url": {"url": "http://i/a.png"}}]));
+    let all = futures_util::future::join_all((0..60).map(|_| post(&served, "ci", &picture, "5s"))).await;
+    let passed = all.iter().filter(|(status, _)| *status == 200).count();
+    assert_eq!(passed, 7, "of 199,400 tokens: {all:?}");
+}
+
 #[tokio::test]
 async fn an_estimate_refuses_no_request_and_is_told_as_one() {
     let served = Served::new(upstream(counts).await, "", Bounds::default());

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use paceline_config::{Money, Prices};
+use paceline_core::Alike;
 use paceline_providers::{PromptSize, PromptTokens, Usage};
 use paceline_store::ModelUsage;
 use tokio::sync::Notify;
@@ -20,7 +21,7 @@ mod recent;
 mod reserved;
 mod words;
 
-use self::alike::{Answers, Kind};
+use self::alike::{Answers, Kind, longest};
 pub(crate) use self::answered::AnsweredBy;
 use self::left_out::LeftOut;
 use self::longer::Longer;
@@ -260,7 +261,7 @@ impl Budget {
     /// first call of a model leaves alone in any case: it shows whether the server keeps to the bounds of requests.
     /// Where it does not, calls reserve as much as the longest answer had, and leave like those without a bound.
     /// Of prompts that hold more than text, as pictures, no more of a model are under way than were answered, and each may be as
-    /// long as the longest of them. The same holds for calls whose requests tell nothing of their cost, such as those for pictures.
+    /// long as the longest of them. The same holds for calls whose requests tell nothing of their cost, such as for pictures.
     /// What is expected of it is asked for anew whenever others have ended: their answers tell more.
     ///
     /// # Errors
@@ -281,16 +282,14 @@ impl Budget {
                 expected.usage.output_tokens = expected.usage.output_tokens.max(answers.beyond);
                 let (kind, alike) = (expected.kind(), answers.alike(expected.kind()));
                 if kind == Kind::Untold {
-                    expected.usage = larger(expected.usage, alike.longest);
+                    expected.usage = larger(expected.usage, longest(&alike));
                 }
                 let sum = self.expected(&expected, expected.usual(ledger.mean()));
                 let with = |sum: &Sum, input_tokens| larger(sum.usage, Usage { input_tokens, ..Usage::default() });
                 let asked = self.expected(&expected, with(&sum, expected.prompt.likely));
-                let held =
-                    self.expected(&expected, with(&asked, expected.prompt.most.max(alike.longest.input_tokens)));
+                let held = self.expected(&expected, with(&asked, expected.prompt.most.max(alike.longest_input())));
                 let is_new = ledger.known < ledger.open;
-                let is_first = answers.known == 0 && answers.open > 0
-                    || alike.open > 0 && alike.known <= alike.open;
+                let is_first = answers.known == 0 && answers.open > 0 || !alike.may_leave();
                 let mut waits = is_first || (!expected.bounded || answers.beyond > 0) && is_new;
                 for (purse, limit) in self.limits.all() {
                     let used = ledger.used(purse);
@@ -311,7 +310,7 @@ impl Budget {
                     let is_new = !ledger.models.contains_key(&expected.model);
                     let answers = ledger.models.entry(Arc::clone(&expected.model)).or_default();
                     answers.open += 1;
-                    answers.alike_mut(kind).into_iter().for_each(|alike| alike.open += 1);
+                    answers.alike_mut(kind).into_iter().for_each(Alike::sent);
                     if is_new {
                         self.tell_models(&mut ledger, &expected.model);
                     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use paceline_core::Alike;
 use paceline_providers::Usage;
 
 /// How much a request tells of what it costs.
@@ -30,12 +31,9 @@ pub(super) struct Answers {
     pub(super) dearer: Option<Arc<str>>,
 }
 
-/// What is known of calls alike that only answers tell of, and the most tokens that a prompt and an answer of them had.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Alike {
-    pub(super) known: u64,
-    pub(super) open: u64,
-    pub(super) longest: Usage,
+/// The most tokens that a prompt and an answer of them had.
+pub(super) fn longest(alike: &Alike) -> Usage {
+    Usage { input_tokens: alike.longest_input(), output_tokens: alike.longest_output(), ..Usage::default() }
 }
 
 impl Answers {

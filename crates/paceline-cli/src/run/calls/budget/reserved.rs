@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use paceline_config::Money;
+use paceline_core::Alike;
 use paceline_providers::{PromptTokens, Usage};
 use paceline_store::ModelUsage;
 
+use super::alike::longest;
 use super::answered::InPlace;
 use super::{AnsweredBy, Budget, Call, Expected, Sum, cost_of, larger, unpriced_of, usage_of};
 
@@ -45,7 +47,7 @@ impl Reserved<'_> {
             let answers = self.budget.ledger().models.get(&self.expected.model).cloned().unwrap_or_default();
             let may_use_more = answers.beyond > self.expected.usage.output_tokens
                 || answers.dearer != self.expected.dearer_model
-                || self.is_outgrown_by(answers.untold.longest)
+                || self.is_outgrown_by(longest(&answers.untold))
                 || known().likely > self.expected.prompt.likely;
             if may_use_more || self.budget.has_too_little() {
                 return;
@@ -181,8 +183,7 @@ impl Reserved<'_> {
         if let Some(answers) = ledger.models.get_mut(&self.expected.model) {
             answers.known += counted.calls;
             if let Some(alike) = answers.alike_mut(self.expected.kind()) {
-                alike.known += counted.calls;
-                alike.longest = larger(alike.longest, usage);
+                alike.answered(counted.calls, one.tokens_in, one.tokens_out);
             }
         }
         let dearer = answered.iter().filter(|it| self.note_answered(&mut ledger, it, &usage)).count();
@@ -248,7 +249,7 @@ impl Drop for Reserved<'_> {
             ledger.open -= 1;
             if let Some(answers) = ledger.models.get_mut(&self.expected.model) {
                 answers.open -= 1;
-                answers.alike_mut(self.expected.kind()).into_iter().for_each(|alike| alike.open -= 1);
+                answers.alike_mut(self.expected.kind()).into_iter().for_each(Alike::ended);
             }
             drop(ledger);
             self.budget.settled.notify_waiters();
