@@ -57,16 +57,25 @@ impl Client {
         self.refuse_long_wait(limiter, &request(limiter, &Cost::request(), priority), left)
     }
 
-    /// The requests ahead are no known wait, but how long they will take can be told, before this one is among them. Of tokens
-    /// those under way may give some back.
+    /// The requests ahead are no known wait, but how long they will take can be told, before this one is among them. What it
+    /// would wait for ahead of them all is known. Of tokens those under way may give some back.
     fn refuse_long_wait(&self, limiter: &Limiter, request: &paceline::Request, left: Duration) -> Result<(), Refusal> {
         let Admit::At { at, cause } = limiter.admit(request) else { return Ok(()) };
-        let (wait, ends_by_itself) = (at - limiter.now(), matches!(cause, WaitCause::Quota { .. }));
-        if wait <= left || counts_tokens(&cause) && limiter.snapshot().account.concurrency.in_flight > 0 {
+        let wait = at - limiter.now();
+        if wait <= left {
             return Ok(());
         }
-        let refusal = self.too_long(&request.cost, &cause, wait);
-        Err(if ends_by_itself { refusal.known(wait) } else { refusal })
+        let first = paceline::Request { priority: i32::MAX, ..request.clone() };
+        match limiter.admit(&first) {
+            Admit::At { at, cause: cause @ WaitCause::Quota { .. } } if at - limiter.now() > left => {
+                if counts_tokens(&cause) && limiter.snapshot().account.concurrency.in_flight > 0 {
+                    return Ok(());
+                }
+                let wait = at - limiter.now();
+                Err(self.too_long(&request.cost, &cause, wait).known(wait))
+            }
+            _ => Err(self.too_long(&request.cost, &cause, wait)),
+        }
     }
 
     /// The limit that its next request waits for, and for how long, where that is known.

@@ -68,6 +68,12 @@ async fn pictures_after_text_keep_to_the_tokens_of_their_key() {
     let all = futures_util::future::join_all((0..60).map(|_| post(&served, "ci", &picture, "5s"))).await;
     let passed = all.iter().filter(|(status, _)| *status == 200).count();
     assert_eq!(passed, 7, "of 199,400 tokens: {all:?}");
+    let waits = all.iter().filter(|(status, _)| *status == 429).map(|(_, body)| &body["error"]["wait_ms"]);
+    assert!(
+        waits.clone().count() == 53 && waits.clone().all(Value::is_u64),
+        "nothing shortens it: {:?}",
+        waits.collect::<Vec<_>>()
+    );
 }
 
 #[tokio::test]
