@@ -21,6 +21,7 @@ mod error;
 pub mod fleet;
 mod flight;
 mod gate;
+mod handed;
 mod hold;
 #[cfg(feature = "serde")]
 mod millis;
@@ -59,6 +60,7 @@ pub use config::{
 pub use cost::{Cost, Dimension};
 pub use divided::DividedLimit;
 pub use error::{ConfigError, TooLarge};
+pub use handed::Handed;
 pub use outcome::{Class, Hint, LimitReport, LimitScope, Outcome, RefillMode, UnknownOutcome};
 pub use pacer::{Lease, Pacer};
 pub use quota::{BucketLevel, BucketRule, LimitCounts};

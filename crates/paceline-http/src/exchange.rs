@@ -52,6 +52,8 @@ pub struct Exchange {
     pub probe: bool,
     /// From the first try to connect to the last byte received, without the time that a gateway held the call.
     pub latency: Duration,
+    /// How long a gateway held the call before.
+    pub held: Duration,
     /// Calls that were made for it: one, or as many as a gateway made.
     pub calls: u32,
     /// The retries of the item that a gateway spent on it.

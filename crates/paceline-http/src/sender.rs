@@ -185,7 +185,7 @@ impl Sender {
         let unknown_before = passed.unknown_before(&answer, &reading);
         log(&scope, item, &answer, &reading, latency);
         // From here on the place is free for another call.
-        let Passed { calls, retried, steps, .. } = passed;
+        let Passed { calls, retried, steps, waited: held, .. } = passed;
         let action = permit.complete(Outcome { unknown, retried, ..reading.outcome_of(&request.cost) });
         let answer = self.take_in(&scope, item, call, answer, &reading);
         Exchange {
@@ -196,6 +196,7 @@ impl Sender {
             unknown,
             probe,
             latency,
+            held,
             calls,
             retried,
             unknown_before,

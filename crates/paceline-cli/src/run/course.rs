@@ -23,6 +23,7 @@ use crate::run::calls::budget::Budget;
 use crate::run::calls::dispatch::{Dispatcher, Parts};
 use crate::run::calls::fail_fast::FailFast;
 use crate::run::calls::fallback::Fallbacks;
+use crate::run::calls::handed::Gateway;
 use crate::run::calls::held_up::HeldUp;
 use crate::run::calls::item::{Context, Phase};
 use crate::run::calls::record::{About, KeyAdvice, Recorder};
@@ -100,19 +101,18 @@ impl Course<'_> {
             Some(Hosts { worker, others, told, .. }) => (others, Some(told), Some(worker)),
             None => Default::default(),
         };
-        let used = self.journal.usage()?;
         let Self { input, format, upstream, journal, input_cursor, limiter, guest, sender, fallback, bounds, .. } =
             self;
-        let limits_answers = upstream::limits_answers(upstream);
+        let budget = budget_of(upstream, &bounds, journal)?;
         let context = Arc::new(Context {
+            gateway: Gateway::of(&sender, &budget),
             input,
             format,
             limiter,
             guest,
             sender,
             deadline: upstream.deadline,
-            budget: Budget::new(bounds.budgets, upstream.prices.clone(), &used, limits_answers)
-                .of_upstream(&upstream.name),
+            budget,
             phase: phase_seen,
             journal: journal.clone(),
             unanswered: journal.unanswered()?.into_iter().map(|call| (call.ordinal, call.moved)).collect(),
@@ -176,4 +176,10 @@ impl Course<'_> {
                 .then(HeldUp::default),
         }
     }
+}
+
+/// What calls may use, by what the runs before used.
+fn budget_of(upstream: &Upstream, bounds: &Bounds, journal: &Journal) -> Result<Budget, JournalError> {
+    let (used, is_limited) = (journal.usage()?, upstream::limits_answers(upstream));
+    Ok(Budget::new(bounds.budgets, upstream.prices.clone(), &used, is_limited).of_upstream(&upstream.name))
 }

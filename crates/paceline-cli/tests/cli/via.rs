@@ -356,6 +356,29 @@ fn calls_of_a_gateway_that_may_have_been_done_count_in_the_budget() {
     assert!(code == 0 && used >= 10 + 4 * 5, "{used}: {log}");
 }
 
+/// Nothing tells of a call that is given up whether it left, or only waited there: it counts with what it reserved.
+#[test]
+fn under_a_budget_a_gateway_is_handed_few_calls_before_it_answers() {
+    let server = Server::new(|arrival| if arrival.item == "item-0" { Reply::ok() } else { Reply::ok().never() });
+    let line = |n: usize| {
+        let body = json!({"model": "m", "max_tokens": 10, "item": format!("item-{n}")});
+        json!({"custom_id": n, "url": "/v1/chat/completions", "body": body}).to_string() + "\n"
+    };
+    let job = Job::with_input(&(0..40).map(line).collect::<String>());
+    let gateway = gateway(&job, &server, &["--concurrency", "2"]);
+    let mut child = start(&mut run(&job, &gateway, &["--budget-tokens", "1M"]));
+    server.wait_for(3);
+    interrupt(child.id());
+    while child.try_wait().expect("a child").is_none() {
+        interrupt(child.id());
+        std::thread::yield_now();
+    }
+    assert_eq!(child.wait().expect("it ended").code(), Some(3));
+    let summary = job.summary();
+    let [abandoned, calls] = ["abandoned", "calls"].map(|key| summary[key].as_u64().expect(key));
+    assert!((2..=8).contains(&abandoned) && calls == 1 + abandoned, "{summary}");
+}
+
 /// As `OPENAI_BASE_URL` has it in the shell of a user.
 #[test]
 fn what_a_gateway_sends_again_counts_where_it_has_the_place_of_the_api() {

@@ -2,6 +2,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use paceline::{MaxWait, Permit, Within};
@@ -10,6 +11,7 @@ use paceline_gateway::QueuePlace;
 use paceline_store::Room;
 
 use crate::run::calls::budget::{Expected, Reserved};
+use crate::run::calls::handed::Place;
 use crate::run::calls::item::{Context, Impossible, Pause, Phase, TryEnd};
 use crate::run::calls::permit_queue::PermitTurn;
 use crate::text;
@@ -28,6 +30,8 @@ pub(super) struct Admitted<'a> {
     pub(super) room: Room,
     /// Where others use the limiter too.
     pub(super) place: Option<QueuePlace>,
+    /// At a gateway that holds calls back.
+    pub(super) handed: Option<Place>,
 }
 
 impl Context {
@@ -64,7 +68,7 @@ impl Context {
                 place = self.guest.as_ref().map(|guest| guest.place());
                 request.arrival = place.as_ref().map(QueuePlace::number).or(request.arrival);
             }
-            let mut asking = pin!(self.permit_with_room(request.clone(), began));
+            let mut asking = pin!(self.permit_to_hand_over(request.clone(), began));
             let asking = async {
                 match turn.take() {
                     Some(turn) => turn.ask(asking.as_mut()).await,
@@ -75,19 +79,33 @@ impl Context {
                 biased;
                 () = self.reached(Phase::Draining) => return Err(TryEnd::Withheld),
                 admitted = asking => {
-                    let (permit, room) = admitted?;
+                    let (permit, room, handed) = admitted?;
                     let guest = self.guest.as_ref();
                     let away = guest.and_then(|guest| guest.not_before(request.scope.name()));
                     if away.is_some() || guest.is_some_and(|guest| !guest.may_leave()) {
                         permit.withdraw();
                         return Err(away.map_or(TryEnd::Withheld, |until| self.stays_away(until)));
                     }
-                    return Ok(Admitted { budgeted, permit, room, place });
+                    return Ok(Admitted { budgeted, permit, room, place, handed });
                 }
                 // It gives back what it reserved, and takes as much as calls may use by now, as soon as that is there.
                 () = budgeted.is_outgrown(|| expected().prompt) => {}
             }
         }
+    }
+
+    /// The same once the gateway, if there is one, has a place for it. What waits for that keeps its turn among its like.
+    async fn permit_to_hand_over(
+        &self,
+        request: Request,
+        began: Instant,
+    ) -> Result<(Permit, Room, Option<Place>), TryEnd> {
+        let handed = match &self.gateway {
+            Some(gateway) => Some(gateway.place(request.scope.name()).await),
+            None => None,
+        };
+        let (permit, room) = self.permit_with_room(request, began).await?;
+        Ok((permit, room, handed))
     }
 
     /// A permit, and room for the answer, or why there is no permit. A call without room gives its permit back before it waits: a
@@ -167,5 +185,21 @@ impl Context {
         while self.journal.disk_full().is_none() {
             tokio::time::sleep(FULL).await;
         }
+    }
+}
+
+/// Counts a call for as long as it lives, also when its task is cancelled.
+pub(super) struct InFlight<'a>(&'a AtomicU64);
+
+impl<'a> InFlight<'a> {
+    pub(super) fn new(counter: &'a AtomicU64) -> Self {
+        counter.fetch_add(1, Ordering::Relaxed);
+        Self(counter)
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

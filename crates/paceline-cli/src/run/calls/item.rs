@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,9 +21,10 @@ use paceline_store::{ClaimedItem, Departure, Journal, ModelUsage, Room};
 use serde_json::value::RawValue;
 use tokio::sync::{oneshot, watch};
 
-use crate::run::calls::admission::Admitted;
+use crate::run::calls::admission::{Admitted, InFlight};
 use crate::run::calls::budget::{Budget, Exceeded, Expected};
 use crate::run::calls::entry;
+use crate::run::calls::handed::Gateway;
 use crate::run::calls::permit_queue::PermitTurn;
 use crate::run::calls::tested::{Test, Tested};
 use crate::run::hosts::others::Others;
@@ -57,6 +58,8 @@ pub(crate) struct Context {
     pub(crate) deadline: Duration,
     /// What calls may use.
     pub(crate) budget: Budget,
+    /// What a gateway is handed, where a budget counts it.
+    pub(crate) gateway: Option<Gateway>,
     /// Whether the run goes on.
     pub(crate) phase: watch::Receiver<Phase>,
     /// Where answers go: no call leaves while its disk has no room for one more.
@@ -380,7 +383,8 @@ impl Context {
         } else if self.budget.is_limited() && !expected.bounded {
             upstream::warn_of_unbounded("a configured limit", || true);
         }
-        let Admitted { budgeted, permit, room, mut place } = match self.admitted(request, expected, turn).await {
+        let Admitted { budgeted, permit, room, mut place, handed } = match self.admitted(request, expected, turn).await
+        {
             Ok(admitted) => admitted,
             Err(end) => return end,
         };
@@ -406,6 +410,11 @@ impl Context {
         let _in_flight = InFlight::new(&self.in_flight);
         let at = self.now();
         let (exchange, is_refused_alone) = self.send(permit, &call, &item.scope).await;
+        // What the gateway itself refuses was no call.
+        if exchange.answer.is_ok() && exchange.calls > 0 {
+            handed.iter().for_each(|handed| handed.answered(exchange.latency, exchange.held));
+        }
+        drop(handed);
         if durable && !matches!(exchange.action, NextAction::GiveUp { .. }) && exchange.reading.class != Class::Success
         {
             self.others.stays(item.ordinal);
@@ -479,21 +488,5 @@ fn too_late(waited: Duration, needed: Option<Duration>) -> String {
             format!("its deadline comes before its earliest start, which is {} away", text::duration(needed))
         }
         None => format!("its deadline passed after {} of waiting", text::duration(waited)),
-    }
-}
-
-/// Counts a call for as long as it lives, also when its task is cancelled.
-struct InFlight<'a>(&'a AtomicU64);
-
-impl<'a> InFlight<'a> {
-    fn new(counter: &'a AtomicU64) -> Self {
-        counter.fetch_add(1, Ordering::Relaxed);
-        Self(counter)
-    }
-}
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -10,6 +10,7 @@ pub(crate) mod dispatch;
 pub(crate) mod entry;
 pub(crate) mod fail_fast;
 pub(crate) mod fallback;
+pub(crate) mod handed;
 pub(crate) mod held_up;
 pub(crate) mod item;
 pub(crate) mod on_their_way;
