@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use flate2::Compression;
@@ -359,7 +360,11 @@ fn calls_of_a_gateway_that_may_have_been_done_count_in_the_budget() {
 /// Nothing tells of a call that is given up whether it left, or only waited there: it counts with what it reserved.
 #[test]
 fn under_a_budget_a_gateway_is_handed_few_calls_before_it_answers() {
-    let server = Server::new(|arrival| if arrival.item == "item-0" { Reply::ok() } else { Reply::ok().never() });
+    let calls = AtomicUsize::new(0);
+    let server = Server::new(move |_| match calls.fetch_add(1, Ordering::Relaxed) {
+        0..4 => Reply::ok(),
+        _ => Reply::ok().never(),
+    });
     let line = |n: usize| {
         let body = json!({"model": "m", "max_tokens": 10, "item": format!("item-{n}")});
         json!({"custom_id": n, "url": "/v1/chat/completions", "body": body}).to_string() + "\n"
@@ -367,7 +372,8 @@ fn under_a_budget_a_gateway_is_handed_few_calls_before_it_answers() {
     let job = Job::with_input(&(0..40).map(line).collect::<String>());
     let gateway = gateway(&job, &server, &["--concurrency", "2"]);
     let mut child = start(&mut run(&job, &gateway, &["--budget-tokens", "1M"]));
-    server.wait_for(3);
+    // The gateway keeps its second place for others, and holds the rest.
+    server.wait_for(5);
     interrupt(child.id());
     while child.try_wait().expect("a child").is_none() {
         interrupt(child.id());
@@ -376,7 +382,8 @@ fn under_a_budget_a_gateway_is_handed_few_calls_before_it_answers() {
     assert_eq!(child.wait().expect("it ended").code(), Some(3));
     let summary = job.summary();
     let [abandoned, calls] = ["abandoned", "calls"].map(|key| summary[key].as_u64().expect(key));
-    assert!((2..=8).contains(&abandoned) && calls == 1 + abandoned, "{summary}");
+    // Eight at first, and one more for each answer; 36 were left.
+    assert!((1..=12).contains(&abandoned) && calls == 4 + abandoned, "{summary}");
 }
 
 /// As `OPENAI_BASE_URL` has it in the shell of a user.
