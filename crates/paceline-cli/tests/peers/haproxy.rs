@@ -32,9 +32,11 @@ fn haproxy_really_limits() {
     let counting = Counting::start(SERVICE);
     let haproxy = Haproxy::start(&counting, 1);
     let answers = burst(&haproxy.url(), 260);
-    assert_eq!(answers.get(&200), Some(&LIMIT), "{answers:?}");
-    assert_eq!(answers.get(&429), Some(&60), "{answers:?}");
-    assert_eq!(haproxy.counts(), (260, 60));
+    // One less where its window turns over in the middle: what is left of the one before is rounded up.
+    let taken = answers.get(&200).copied().unwrap_or_default();
+    assert!((LIMIT - 1..=LIMIT).contains(&taken), "{answers:?}");
+    assert_eq!(answers.get(&429), Some(&(260 - taken)), "{answers:?}");
+    assert_eq!(haproxy.counts(), (260, 260 - taken as u64));
 }
 
 #[test]
