@@ -90,8 +90,7 @@ pub struct Decision {
 ///   took is neither.
 /// - Retries that a gateway made for the call ([`Outcome::retried`]) are retries of the item: two layers spend one bound.
 /// - An item always waits its hint. One that failed waits its backoff if that is longer, one that was throttled does not: the
-///   server knows when there is room. A hint of zero is none, except after a first transient failure, which then goes again at
-///   once: where the second is alike, more of the same would only use up its retries.
+///   server knows when there is room. A hint of zero is none, except after a transient failure, which then goes again at once.
 /// - The backoff is that of the index of what has been counted so far, of retries or of deferrals.
 /// - A quota that is used up for an unknown time is tested after 5 minutes, then after twice as long each time, an hour at most.
 /// - Under [`Pace::Auto`] the pacer decides when an item goes again that was throttled for the first time without a hint. One
@@ -196,7 +195,7 @@ const OTHERS_FIRST: Duration = Duration::from_millis(1_100);
 /// The wait before the next call: the item's own, and no less than the waits that the server and the scope ask for.
 fn wait(config: &Retry, pace: Pace, tried: &Tried, outcome: &Outcome, rng: &mut Rng) -> Duration {
     let hint = outcome.hint.map(|hint| hint.wait);
-    let at_once = outcome.class == Class::Transient && hint == Some(Duration::ZERO) && tried.attempts == 0;
+    let at_once = outcome.class == Class::Transient && hint == Some(Duration::ZERO);
     let own = match (tried.probe, tried.chosen) {
         (Some(sits_out), chosen) if is_failure(outcome.class) => sits_out.max(chosen.unwrap_or_default()),
         (_, Some(chosen)) => chosen,
@@ -392,15 +391,6 @@ mod tests {
         let at_once = Outcome::new(Class::Transient).with_hint(Duration::ZERO, true);
         assert_eq!(then(Pace::Auto, probe, &at_once), sits_out, "others test the server first");
         assert_eq!(then(Pace::Auto, Tried { chosen: Some(9 * S), ..probe }, &at_once), Then::Again(9 * S));
-    }
-
-    /// A load balancer that was begun anew breaks all the connections that were kept to it: each retry may meet another one.
-    #[test]
-    fn an_item_goes_again_at_once_after_its_first_failure_alone() {
-        let at_once = Outcome::new(Class::Transient).with_hint(Duration::ZERO, true);
-        let wait = |attempts| then(Pace::Auto, Tried { attempts, ..Tried::default() }, &at_once);
-        assert_eq!(wait(0), Then::Again(Duration::ZERO));
-        assert!(matches!(wait(1), Then::Again(wait) if !wait.is_zero()));
     }
 
     #[test]
