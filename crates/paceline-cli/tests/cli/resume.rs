@@ -1,7 +1,7 @@
 //! Interruptions: the same command goes on, nothing lost, nothing doubled.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -84,12 +84,7 @@ fn a_first_interruption_waits_for_the_calls_and_a_second_one_gives_them_up() {
     };
     let mut child = start(&mut run());
     server.wait_for(3);
-    interrupt(child.id());
-    // Signals that arrive before the first one was heard are one signal, so the second is sent until it acts.
-    while child.try_wait().expect("a child").is_none() {
-        interrupt(child.id());
-        std::thread::yield_now();
-    }
+    interrupt_until_it_ends(&mut child);
     assert_eq!(child.wait().expect("it ended").code(), Some(3));
     let summary = job.summary();
     assert_eq!((summary["abandoned"].as_u64(), summary["deferred"].as_u64()), (Some(3), Some(12)));
@@ -253,6 +248,14 @@ fn line_number(arrival: &Arrival) -> usize {
 pub(crate) fn interrupt(pid: u32) {
     // The process may have ended meanwhile.
     let _ = Command::new("kill").args(["-TERM", &pid.to_string()]).output();
+}
+
+/// Signals that arrive before the first one was heard are one signal, so the second is sent until it acts.
+pub(crate) fn interrupt_until_it_ends(child: &mut Child) {
+    while child.try_wait().expect("a child").is_none() {
+        interrupt(child.id());
+        std::thread::yield_now();
+    }
 }
 
 #[test]

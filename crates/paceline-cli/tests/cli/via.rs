@@ -9,7 +9,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 
-use crate::resume::interrupt;
+use crate::resume::interrupt_until_it_ends;
 use crate::serve::{Gateway, serve};
 use crate::support::{Job, Reply, Server, finish, line, start};
 use crate::tasks_run::{Store, ran};
@@ -374,11 +374,7 @@ fn under_a_budget_a_gateway_is_handed_few_calls_before_it_answers() {
     let mut child = start(&mut run(&job, &gateway, &["--budget-tokens", "1M"]));
     // The gateway keeps its second place for others, and holds the rest.
     server.wait_for(5);
-    interrupt(child.id());
-    while child.try_wait().expect("a child").is_none() {
-        interrupt(child.id());
-        std::thread::yield_now();
-    }
+    interrupt_until_it_ends(&mut child);
     assert_eq!(child.wait().expect("it ended").code(), Some(3));
     let summary = job.summary();
     let [abandoned, calls] = ["abandoned", "calls"].map(|key| summary[key].as_u64().expect(key));
@@ -450,10 +446,7 @@ fn a_call_that_is_cut_off_at_a_gateway_may_have_been_made_again() {
         let mut run = run(&job, &gateway, flags);
         let mut child = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the binary runs");
         server.wait_for(4);
-        while child.try_wait().expect("a child").is_none() {
-            interrupt(child.id());
-            std::thread::yield_now();
-        }
+        interrupt_until_it_ends(&mut child);
         let output = child.wait_with_output().expect("it ended");
         let log = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(3), "{log}");
