@@ -61,20 +61,19 @@ impl Client {
     /// would wait for ahead of them all is known. Of tokens those under way may give some back.
     fn refuse_long_wait(&self, limiter: &Limiter, request: &paceline::Request, left: Duration) -> Result<(), Refusal> {
         let Admit::At { at, cause } = limiter.admit(request) else { return Ok(()) };
-        let wait = at - limiter.now();
-        if wait <= left {
+        let now = limiter.now();
+        if at - now <= left {
             return Ok(());
         }
         let first = paceline::Request { priority: i32::MAX, ..request.clone() };
         match limiter.admit(&first) {
-            Admit::At { at, cause: cause @ WaitCause::Quota { .. } } if at - limiter.now() > left => {
+            Admit::At { at, cause: cause @ WaitCause::Quota { .. } } if at - now > left => {
                 if counts_tokens(&cause) && limiter.snapshot().account.concurrency.in_flight > 0 {
                     return Ok(());
                 }
-                let wait = at - limiter.now();
-                Err(self.too_long(&request.cost, &cause, wait).known(wait))
+                Err(self.too_long(&request.cost, &cause, at - now).known(at - now))
             }
-            _ => Err(self.too_long(&request.cost, &cause, wait)),
+            _ => Err(self.too_long(&request.cost, &cause, at - now)),
         }
     }
 

@@ -231,11 +231,15 @@ impl Format {
             return Ok(());
         }
         let (id, model) = (line.custom_id.to_string(), line.model.as_deref());
-        let mut texts = [("custom_id", Some(&*id)), ("model", model)].into_iter();
-        let shown = texts.find(|(_, text)| text.is_some_and(|text| self.clients.have_key_in(text)));
-        let in_body = || self.clients.have_key_in_body(line.body.as_bytes(), false).then_some("model");
         let fault = |what| Err(Fault::new("invalid_body", Some(what), SHOWS_A_KEY.to_owned()));
-        shown.map(|(what, _)| what).or_else(in_body).map_or(Ok(()), fault)
+        let has_key = |text: &str| self.clients.have_key_in(text);
+        if has_key(&id) {
+            return fault("custom_id");
+        }
+        if model.is_some_and(has_key) || self.clients.have_key_in_body(line.body.as_bytes(), false) {
+            return fault("model");
+        }
+        Ok(())
     }
 
     /// The shape of the result lines.
