@@ -6,6 +6,8 @@
 
 mod agent;
 mod failures;
+#[path = "../../../paceline-fleet/tests/servers/free_ports.rs"]
+mod free_ports;
 mod front;
 mod kills;
 mod pebble;

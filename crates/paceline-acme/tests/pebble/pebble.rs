@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rcgen::{CertificateParams, KeyPair};
+
+use super::free_ports::free_ports;
 
 /// A CA. Every domain leads to 127.0.0.1, and challenges are asked for on one port.
 pub(crate) struct Pebble {
@@ -107,12 +109,6 @@ impl Drop for Pebble {
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
     let _ = rustls::crypto::ring::default_provider().install_default();
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
-}
-
-pub(crate) fn free_ports<const N: usize>() -> [u16; N] {
-    // All at once, so that none comes twice.
-    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-    listeners.map(|listener| listener.local_addr().expect("an address").port())
 }
 
 /// Starts a server and returns once it listens. What it logs is read and dropped, so that it never waits for a reader.

@@ -140,7 +140,8 @@ struct Fleet {
 
 /// One on a port of loopback, which replicas need.
 fn on_port(options: &[&str]) -> RedisServer {
-    let port = super::nginx::free_port().to_string();
+    let [port] = super::free_ports::free_ports();
+    let port = port.to_string();
     RedisServer::start(
         &[&["--bind", "127.0.0.1", "--repl-diskless-sync-delay", "0", "--port", &port], options].concat(),
     )

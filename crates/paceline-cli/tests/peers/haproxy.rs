@@ -8,9 +8,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::counting::Counting;
+use super::free_ports::free_ports;
 use super::job::{Job, burst};
 use super::measure;
-use super::nginx::free_port;
 
 /// Calls that HAProxy lets through in 10 s.
 const LIMIT: usize = 200;
@@ -92,7 +92,7 @@ impl Haproxy {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut stderr = Vec::new();
         for _ in 0..5 {
-            let port = free_port();
+            let [port] = free_ports();
             let file = folder.path().join("haproxy.cfg");
             fs::write(&file, config(&folder, port, upstream, retry_after)).expect("writing haproxy.cfg");
             let output = Command::new("haproxy").arg("-D").arg("-f").arg(&file).output();

@@ -12,6 +12,8 @@ mod counting;
 mod faked_clock;
 mod fleet;
 mod fleet_faults;
+#[path = "../../../paceline-fleet/tests/servers/free_ports.rs"]
+mod free_ports;
 mod gateway;
 mod haproxy;
 mod hosts;

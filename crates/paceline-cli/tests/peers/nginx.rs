@@ -2,11 +2,12 @@
 //! as the count of what it refused.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Duration;
 
 use super::counting::Counting;
+use super::free_ports::free_ports;
 use super::job::{Job, burst};
 use super::measure;
 
@@ -115,7 +116,7 @@ impl Nginx {
     fn configured(config: impl Fn(u16) -> String) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         for _ in 0..5 {
-            let port = free_port();
+            let [port] = free_ports();
             fs::write(folder.path().join("nginx.conf"), config(port)).expect("writing nginx.conf");
             if nginx(&folder, &[]) {
                 return Self { folder, port };
@@ -145,12 +146,6 @@ impl Drop for Nginx {
     fn drop(&mut self) {
         nginx(&self.folder, &["-s", "stop"]);
     }
-}
-
-/// A port that was free a moment ago. Another process may take it first, so the caller must be ready to ask again.
-pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free loopback port");
-    listener.local_addr().expect("a bound socket has an address").port()
 }
 
 fn nginx(folder: &tempfile::TempDir, arguments: &[&str]) -> bool {

@@ -9,6 +9,7 @@ use paceline::{
 };
 use paceline_fleet::{Fleet, FleetConfig, FleetError, MemberState};
 
+use crate::free_ports::free_ports;
 use crate::postgres_server::PostgresServer;
 use crate::proxy::{Proxy, Weather};
 use crate::redis_server::RedisServer;
@@ -158,8 +159,8 @@ async fn no_window_holds_more_than_its_limit_on_redis() {
 /// The network delays, loses replies, falls silent and cuts; then a replica that has missed some writes takes over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_window_holds_more_than_its_limit_in_a_bad_network_and_over_a_failover() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|bound| bound.local_addr());
-    let port = port.expect("a free loopback port").port().to_string();
+    let [port] = free_ports();
+    let port = port.to_string();
     let mut master = RedisServer::start(&["--port", &port]);
     let replica = RedisServer::start(&["--replicaof", "127.0.0.1", &port]);
     let proxy = Proxy::start(master.socket()).await;

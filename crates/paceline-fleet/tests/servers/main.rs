@@ -2,6 +2,7 @@
 
 mod conformance;
 mod figures;
+mod free_ports;
 mod learnt;
 mod live;
 mod postgres_server;

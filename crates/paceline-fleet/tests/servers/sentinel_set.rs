@@ -1,9 +1,9 @@
 //! A master, its replica and three Sentinels that watch them, on loopback; they end with the test that started them.
 
 use std::fs;
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
+use crate::free_ports::free_ports;
 use crate::redis_server::RedisServer;
 
 /// Its servers and Sentinels.
@@ -11,29 +11,21 @@ pub(crate) struct SentinelSet {
     pub(crate) master: RedisServer,
     _replica: RedisServer,
     sentinels: Vec<Child>,
-    ports: Vec<u16>,
+    ports: [u16; 3],
     folder: tempfile::TempDir,
-}
-
-/// Ports that were free a moment ago.
-fn free_ports(count: usize) -> Vec<u16> {
-    let bound = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free loopback port"));
-    let bound = bound.collect::<Vec<_>>();
-    bound.iter().map(|bound| bound.local_addr().expect("it is bound").port()).collect()
 }
 
 impl SentinelSet {
     /// Returns once each Sentinel knows of the replica and of the two others.
     pub(crate) fn start() -> Self {
-        let ports = free_ports(5);
-        let [master, replica] = [ports[0], ports[1]].map(|port| port.to_string());
+        let [master, replica, sentinels @ ..] = free_ports::<5>();
+        let [master, replica] = [master, replica].map(|port| port.to_string());
         let address = ["--bind", "127.0.0.1", "--repl-diskless-sync-delay", "0", "--port"];
         let start = |rest: &[&str]| RedisServer::start(&[&address[..], rest].concat());
         let set = (start(&[&master]), start(&[&replica, "--replicaof", "127.0.0.1", &master]));
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let mut all =
-            Self { master: set.0, _replica: set.1, sentinels: Vec::new(), ports: ports[2..].to_vec(), folder };
-        for port in all.ports.clone() {
+        let mut all = Self { master: set.0, _replica: set.1, sentinels: Vec::new(), ports: sentinels, folder };
+        for port in all.ports {
             let config = all.folder.path().join(port.to_string());
             let words = format!(
                 "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor set 127.0.0.1 {master} 2\n\
