@@ -7,6 +7,7 @@ use core::time::Duration;
 
 use crate::adaptive::LONGEST_CLOSURE;
 use crate::admit::{Admit, PauseCause, WaitCause};
+use crate::outcome::Hint;
 use crate::time::{Instant, earlier};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +84,8 @@ pub(crate) struct Gate {
     was_in_vain: bool,
     /// That canary had been told to wait before.
     was_told: bool,
+    /// The server names waits that say nothing about when it takes calls.
+    rounds: bool,
     /// The one of the closure before, and how often it was repeated.
     before: Option<(Duration, u32)>,
     /// It was closed, and [`Gate::reopens`] has not reported its end yet.
@@ -103,6 +106,7 @@ impl Gate {
             is_in_vain: false,
             was_in_vain: false,
             was_told: false,
+            rounds: false,
         }
     }
 
@@ -157,6 +161,16 @@ impl Gate {
     /// Whether a canary was refused after a wait that the server asked for, of all calls or of that one again and again.
     pub(crate) const fn is_in_vain(&self) -> bool {
         self.is_in_vain && (self.asked.is_some() || self.was_told)
+    }
+
+    /// The server named that wait.
+    pub(crate) fn was_asked(&mut self, hint: &Hint) {
+        self.rounds = hint.is_rounding();
+    }
+
+    /// Whether the last wait that the server named says nothing about when it takes calls.
+    pub(crate) const fn rounds(&self) -> bool {
+        self.rounds
     }
 
     /// A call was refused, and the gate is closed; `again`: the server has told its item to wait before.

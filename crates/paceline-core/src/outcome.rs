@@ -132,6 +132,11 @@ impl Hint {
     pub(crate) fn is_long(&self) -> bool {
         self.wait > HOLDING
     }
+
+    /// Whether it says nothing about when the server takes calls.
+    pub(crate) fn is_rounding(&self) -> bool {
+        !self.exact && !self.is_long()
+    }
 }
 
 /// How a limit that headers announce is restored.

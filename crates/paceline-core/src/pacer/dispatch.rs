@@ -33,7 +33,8 @@ impl Pacer {
     /// those that failed may fail for ever, and so may their neighbours, and would keep out the others, whose success shows that
     /// the server works. For the same reason every other call is one of an item that has not failed, where a pace is learnt and
     /// the server has refused calls. Those that failed hold half of the places at most while others wait, since they may hang
-    /// again. And where a call that went first was told to wait again, those go that were not.
+    /// again. And where a call that went first was told to wait again, or the server names waits that say nothing, those go that
+    /// were not told to wait.
     /// A caller whose calls alone fail keeps no other one out: what another waits for goes first.
     pub(super) fn head(&self, now: Instant, scope: &Scope) -> Option<Place> {
         let head = self.head_of_all(scope)?;

@@ -209,6 +209,7 @@ impl Pacer {
             Class::Throttled => {
                 let told = outcome.hint.is_some_and(|hint| hint.is_long());
                 self.scopes[id].turned_away(now, told);
+                self.scopes[id].was_asked(outcome.hint.as_ref());
             }
             Class::Partial => self.scopes[id].took_a_call(),
             _ => {}

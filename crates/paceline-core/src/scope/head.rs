@@ -6,6 +6,7 @@ use super::Scope;
 use crate::admit::{Admit, WaitCause};
 use crate::background::Ask;
 use crate::config::Pace;
+use crate::outcome::Hint;
 use crate::time::Instant;
 
 /// A request that was told to wait leaves as each such call at most, while others wait.
@@ -82,15 +83,21 @@ impl Scope {
         }
     }
 
+    /// A refused call was told to wait so long.
+    pub(crate) fn was_asked(&mut self, hint: Option<&Hint>) {
+        hint.into_iter().for_each(|hint| self.gate.was_asked(hint));
+    }
+
     /// Whether calls of items that failed before take half of so many places, or of its own. They may hang again.
     pub(crate) fn repeats_enough(&self, places: u32) -> bool {
         self.repeats > 0 && 2 * (self.repeats + 1) > places.min(self.in_flight.limit())
     }
 
     /// Whether a request that was told to wait lets others leave first now. After a wait in vain only others show whether the
-    /// server or the request is at fault, and from then on it leaves as some calls only.
+    /// server or the request is at fault, and from then on it leaves as some calls only. So does one that was told a wait of a
+    /// second or less: that is our own pause, which each such test would make longer.
     pub(crate) fn told_lets_others_go(&self) -> bool {
-        let is_at_fault = self.gate.was_in_vain() && !self.is_turn_of_told();
+        let is_at_fault = (self.gate.was_in_vain() || self.gate.rounds()) && !self.is_turn_of_told();
         (self.gate.is_in_vain() || is_at_fault) && self.learns_from_refusals()
     }
 
