@@ -28,8 +28,9 @@ use crate::forward::AnswerBody;
 use crate::request_body::{OwedBodies, RequestBody};
 use crate::watched::Answers;
 
-/// The longest list of header fields of a request, in bytes, as HTTP/2 counts them.
-const LONGEST_FIELDS: u32 = 64 << 10;
+/// The longest head of a request, in bytes; of HTTP/2, its fields as HTTP/2 counts them. A connection may keep as much for as
+/// long as it is open.
+const LONGEST_HEAD: u32 = 64 << 10;
 
 /// Once the gateway ends, a request that is already on its way may come so much later.
 const ON_ITS_WAY: Duration = Duration::from_millis(250);
@@ -143,8 +144,8 @@ impl Connection {
         Answer: Future<Output = Response<AnswerBody>> + Send + 'static,
     {
         let mut builder = Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(self.idle);
-        builder.http2().timer(TokioTimer::new()).max_header_list_size(LONGEST_FIELDS);
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(self.idle).max_buf_size(LONGEST_HEAD as usize);
+        builder.http2().timer(TokioTimer::new()).max_header_list_size(LONGEST_HEAD);
         let (answers, mut told) = (Answers::default(), self.ends.clone());
         let (requests, ends, begun) = (Arc::clone(&self.requests), self.ends.clone(), answers.clone());
         let owed = Arc::clone(&self.owed);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::Either::{Left, Right};
-use http::header::{CONNECTION, CONTENT_SECURITY_POLICY};
-use http::{HeaderName, HeaderValue, Request, Response, StatusCode, Version};
+use http::header::CONTENT_SECURITY_POLICY;
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body::Body as _;
 use http_body_util::{BodyExt as _, Either, Full};
 use paceline::{Class, Cost, GiveUp, Limiter, NextAction, Permit};
@@ -41,9 +41,6 @@ use crate::tap::Tap;
 
 /// The heads of as many requests as may wait take little where they are no longer than that.
 const USUAL_HEAD: usize = 8 << 10;
-
-/// A connection keeps the room of the longest head that came on it: after a longer one it is closed.
-const LONG_HEAD: u64 = 64 << 10;
 
 /// The body of an answer: the gateway's own, or as it comes from an upstream.
 pub(crate) type AnswerBody = Either<OwnBody, Tap>;
@@ -110,7 +107,6 @@ pub(crate) async fn forward(
 ) -> Response<AnswerBody> {
     let mut told = AnswerNotes::default();
     let mut record = Record::new(upstream, request.method(), &path);
-    let keeps_much = request.version() < Version::HTTP_2 && length_if_long(&request) > LONG_HEAD;
     let answer = match Course::begin(gateway, upstream, request, &mut record).await {
         Ok((mut course, parts, _room)) => {
             let answer = course.run(upstreams, upstream, path, parts).await;
@@ -140,9 +136,6 @@ pub(crate) async fn forward(
     told.unknown_at.into_iter().for_each(|step| _ = fields.append(gateway::UNKNOWN_AT, step));
     // A browser that shows it as a page must not let it read this gateway's own, nor what stands beside it there.
     fields.append(CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
-    if keeps_much {
-        fields.insert(CONNECTION, HeaderValue::from_static("close"));
-    }
     record.status = Some(answer.status());
     match answer.body_mut() {
         Either::Left(whole) => record.bytes_out = whole.size_hint().exact().unwrap_or_default(),

