@@ -115,7 +115,7 @@ pub use settlement::Settlement;
 pub use stream::{event_from, is_made_of_events};
 pub use table::Provider;
 pub use units::Units;
-pub use untold::Untold;
+pub use untold::{Untold, tokens_written};
 pub use usage::{PromptSize, PromptTokens, TokenRatio, Usage};
 
 /// An HTTP response, whole. The body of a stream is its events, up to the end or to where it was cut.

@@ -67,9 +67,18 @@ impl Untold {
     /// The same of a call of which nothing came for so long.
     #[must_use]
     pub fn in_flight_for(&self, took: Duration, reserved: &Cost) -> Cost {
-        let written = u64::try_from(took.as_millis()).unwrap_or(u64::MAX).saturating_mul(PER_SECOND) / 1_000;
-        with_more(reserved, written.min(self.most), 0)
+        with_more(reserved, tokens_written(took).min(self.most), 0)
     }
+}
+
+/// The tokens that a model may have written in that time: 200 a second.
+///
+/// ```
+/// # use std::time::Duration;
+/// assert_eq!(paceline_providers::tokens_written(Duration::from_millis(2_500)), 500);
+/// ```
+pub fn tokens_written(took: Duration) -> u64 {
+    u64::try_from(took.as_millis()).unwrap_or(u64::MAX).saturating_mul(PER_SECOND) / 1_000
 }
 
 /// The larger of two costs, by each dimension that counts tokens.

@@ -47,8 +47,9 @@ fn calls_whose_requests_tell_no_tokens_keep_to_a_budget_by_what_their_like_cost(
         let args = ["--budget-tokens", "20k", "--pace", "none", "--concurrency", "20"];
         let (code, log) =
             finish(job.run(&server).args(args).args(["--upstream", "openai"]).env("OPENAI_API_KEY", "sk-test"));
-        let unbounded = log
-            .contains("does not say how many tokens it used: nothing counts for such answers, and the budget does not");
+        let unbounded = log.contains(
+            "does not say how many tokens it used: nothing counts for such calls, and the budget does not bound",
+        );
         let (calls, status) = if tells { (18, 3) } else { (60, 0) };
         assert_eq!((server.count(), code, unbounded), (calls, status, !tells), "{log}");
     }

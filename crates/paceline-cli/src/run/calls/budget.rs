@@ -125,6 +125,8 @@ struct Ledger {
     recent: Recent,
     /// Calls that used more than they had reserved, of those that ended after the last that found room.
     longer: Longer,
+    /// What a call of each model used on average in the runs before.
+    usual_before: BTreeMap<Arc<str>, Usage>,
     /// Calls that hold something.
     open: u64,
     models: BTreeMap<Arc<str>, Answers>,
@@ -230,6 +232,10 @@ impl Budget {
             ledger.add_answers(used, &prices);
             ledger.unpriced += unpriced_of(used, &prices);
             ledger.known += if used.tokens_out > 0 { used.calls } else { 0 };
+            let mean = |tokens: u64| tokens.div_ceil(used.calls.max(1));
+            let (input_tokens, output_tokens) = (mean(used.tokens_in), mean(used.tokens_out));
+            let usual = Usage { input_tokens, output_tokens, ..Usage::default() };
+            ledger.usual_before.insert(Arc::clone(&used.model), usual);
         }
         ledger.before = ledger.job;
         Self { limits, prices, is_limited, ledger: Mutex::new(ledger), ..Self::default() }
@@ -282,7 +288,8 @@ impl Budget {
                 expected.usage.output_tokens = expected.usage.output_tokens.max(answers.beyond);
                 let (kind, alike) = (expected.kind(), answers.alike(expected.kind()));
                 if kind == Kind::Untold {
-                    expected.usage = larger(expected.usage, longest(&alike));
+                    let before = ledger.usual_before.get(&expected.model).copied().unwrap_or_default();
+                    expected.usage = larger(larger(expected.usage, before), longest(&alike));
                 }
                 let sum = self.expected(&expected, expected.usual(ledger.mean()));
                 let with = |sum: &Sum, input_tokens| larger(sum.usage, Usage { input_tokens, ..Usage::default() });
@@ -389,8 +396,8 @@ impl Budget {
         }
         if expected.is_untold && expected.usage.total() == 0 {
             return tracing::warn!(
-                "an answer to a call that has no tokens by its path, such as for pictures or sound, does not say how many tokens it used: \
-                 nothing counts for such answers, and the budget does not bound them"
+                "a call that has no tokens by its path, such as for pictures or sound, has no answer, or one that does not say how many \
+                 tokens it used: nothing counts for such calls, and the budget does not bound them"
             );
         }
         tracing::warn!(

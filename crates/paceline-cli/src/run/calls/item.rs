@@ -15,7 +15,7 @@ use paceline_core::{
     Timestamp, TooLarge, UnknownOutcome,
 };
 use paceline_gateway::Guest;
-use paceline_http::{Call, Exchange, NoAnswer, Sender};
+use paceline_http::{Call, Exchange, NoAnswer, Sender, is_unknown};
 use paceline_providers::{PromptSize, Reading, Usage};
 use paceline_store::{ClaimedItem, Departure, Journal, ModelUsage, Room};
 use serde_json::value::RawValue;
@@ -420,7 +420,10 @@ impl Context {
             self.others.stays(item.ordinal);
         }
         let lost = budgeted.lost(exchange.unknown_before, entry::lost_at(&exchange));
-        let budgeted = budgeted.answered_by(entry::answered_by(&exchange)).cut_off(exchange.told.is_some());
+        let mut budgeted = budgeted.answered_by(entry::answered_by(&exchange)).cut_off(exchange.told.is_some());
+        if exchange.told.is_none() && is_unknown(&exchange.answer, &exchange.reading) {
+            budgeted = budgeted.lost_after(exchange.latency, |size| self.sender.ratio(&item.scope).budgeted(size));
+        }
         let used = match entry::is_static(&exchange) {
             true => budgeted.settle(Some(exchange.used().unwrap_or_default()), || 0),
             false => budgeted.settle(exchange.used(), || self.tokens_that_came(&item.scope, &call, &exchange)),

@@ -1,10 +1,11 @@
 //! What a call holds of a budget until its answer tells what it used.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use paceline_config::Money;
 use paceline_core::Alike;
-use paceline_providers::{PromptTokens, Usage};
+use paceline_providers::{PromptSize, PromptTokens, Usage, tokens_written};
 use paceline_store::ModelUsage;
 
 use super::alike::longest;
@@ -22,6 +23,10 @@ pub(crate) struct Reserved<'a> {
     pub(super) held: Sum,
     /// Its answer was cut off, and tells its prompt at most.
     is_cut: bool,
+    /// It may have been executed, and has no answer.
+    is_lost: bool,
+    /// The tokens of an answer that a model may have written meanwhile.
+    written: u64,
     /// Another model that answered.
     pub(super) answered: Option<InPlace>,
 }
@@ -29,7 +34,7 @@ pub(crate) struct Reserved<'a> {
 impl<'a> Reserved<'a> {
     /// What nothing of is known yet.
     pub(super) const fn new(budget: &'a Budget, expected: Expected, sum: Sum, held: Sum) -> Self {
-        Self { budget, expected, sum, held, is_cut: false, answered: None }
+        Self { budget, expected, sum, held, is_cut: false, is_lost: false, written: 0, answered: None }
     }
 }
 
@@ -76,7 +81,11 @@ impl Reserved<'_> {
     /// A call whose use is not known counts as if its prompt were written into the cache, where it may be, and with the dearest
     /// of the models that may have answered.
     fn as_expected(&self, answered: &[InPlace]) -> ModelUsage {
-        let usage = self.expected.priced(larger(self.expected.usage, self.sum.usage));
+        let Expected { usage, prompt, bounded, .. } = self.expected;
+        let shown = Usage { input_tokens: prompt.expected, ..Usage::default() };
+        let written = Usage { output_tokens: if bounded { 0 } else { self.written }, ..Usage::default() };
+        let usage = [shown, written, self.sum.usage].into_iter().fold(usage, larger);
+        let usage = self.expected.priced(usage);
         let priced = answered.iter().filter(|it| self.counts(it)).map(|it| &it.model);
         let models = self.expected.dearer_model.iter().chain(priced);
         let model = models
@@ -103,7 +112,7 @@ impl Reserved<'_> {
                 calls_in_place: one.calls_in_place * calls,
                 ..one.clone()
             };
-            self.count(&counted, &one, &at);
+            self.count(&counted, &one, &at, false);
             counted
         })
     }
@@ -111,6 +120,15 @@ impl Reserved<'_> {
     /// Its answer may have been cut off after it had told its prompt: of the rest as much as expected counts.
     pub(crate) fn cut_off(mut self, is_cut: bool) -> Self {
         self.is_cut = is_cut;
+        self
+    }
+
+    /// Nothing tells what it used, though it may have been executed: its prompt counts as answers have shown by now, and its
+    /// answer as a model may have written it in the time that the call took.
+    pub(crate) fn lost_after(mut self, took: Duration, known: impl FnOnce(PromptSize) -> PromptTokens) -> Self {
+        (self.is_lost, self.written) = (true, tokens_written(took));
+        let known = self.expected.size.map(known).unwrap_or_default();
+        self.expected.prompt = self.expected.prompt.at_least(known);
         self
     }
 
@@ -141,7 +159,7 @@ impl Reserved<'_> {
             },
             None => {
                 let came = came();
-                if came > 0 {
+                if came > 0 || self.is_lost && expected.tokens_in == 0 && expected.tokens_out == 0 {
                     self.budget.tell_unreported(&self.expected);
                 }
                 ModelUsage { tokens_out: answer(came), ..expected.clone() }
@@ -157,12 +175,13 @@ impl Reserved<'_> {
             self.budget.exceeded_bound(&self.expected.model, &counted, bound);
         }
         self.note_longer(&counted, &reserved);
-        self.count(&counted, &counted, self.answered.as_slice());
+        self.count(&counted, &counted, self.answered.as_slice(), !self.is_lost);
         counted
     }
 
     /// Counts calls, each of which used as much as `one`; these models answered in place of the one that was asked for.
-    fn count(&self, counted: &ModelUsage, one: &ModelUsage, answered: &[InPlace]) {
+    /// `is_known`: answers told it, so that others need not go alone any more.
+    fn count(&self, counted: &ModelUsage, one: &ModelUsage, answered: &[InPlace], is_known: bool) {
         let sum = Sum::of_usage(counted, &self.budget.prices);
         let mut ledger = self.budget.ledger();
         if counted.calls > 0 {
@@ -177,13 +196,14 @@ impl Reserved<'_> {
         ledger.calls += counted.calls;
         ledger.cached += counted.cached_tokens;
         ledger.add_answers(counted, &self.budget.prices);
-        ledger.known += counted.calls;
+        let known = if is_known { counted.calls } else { 0 };
+        ledger.known += known;
         ledger.unpriced += unpriced_of(counted, &self.budget.prices);
         let usage = Usage { input_tokens: one.tokens_in, output_tokens: one.tokens_out, ..Usage::default() };
         if let Some(answers) = ledger.models.get_mut(&self.expected.model) {
-            answers.known += counted.calls;
+            answers.known += known;
             if let Some(alike) = answers.alike_mut(self.expected.kind()) {
-                alike.answered(counted.calls, one.tokens_in, one.tokens_out);
+                alike.answered(known, one.tokens_in, one.tokens_out);
             }
         }
         let dearer = answered.iter().filter(|it| self.note_answered(&mut ledger, it, &usage)).count();
@@ -261,7 +281,6 @@ impl Drop for Reserved<'_> {
 mod tests {
     use futures_util::FutureExt as _;
     use paceline_config::Prices;
-    use paceline_providers::PromptSize;
 
     use super::super::Limits;
     use super::super::tests::{bounded, tokens};
@@ -338,5 +357,57 @@ mod tests {
         assert_eq!(first.expected().tokens_out, 4_000, "it counts so, where its answer never comes");
         first.settle(None, || 0);
         assert!(budget.reserve(Expected { is_untold: true, bounded: true, ..Expected::default() }).await.is_err());
+    }
+
+    /// A model that thinks, behind a time-out that is too short: each call is made and billed.
+    #[tokio::test]
+    async fn calls_without_an_answer_count_with_their_time_in_flight_and_let_no_others_leave_beside_them() {
+        let limits = Limits { job_tokens: Some(10_000), ..Limits::default() };
+        let budget = Budget::new(limits, Prices::default(), &[], false);
+        let unbounded = || Expected { usage: tokens(100, 0), ..Expected::default() };
+        let lost = |call: Reserved<'_>, seconds| {
+            let call = call.lost_after(Duration::from_secs(seconds), |_| PromptTokens::default());
+            call.settle(None, || 0).tokens_out
+        };
+        let first = budget.reserve(unbounded()).await.expect("fits");
+        assert_eq!(lost(first, 1), 200);
+        let second = budget.reserve(unbounded()).now_or_never().expect("alone").expect("fits");
+        assert!(budget.reserve(unbounded()).now_or_never().is_none(), "none was answered");
+        assert_eq!(lost(second, 20), 4_000);
+        let third = budget.reserve(unbounded()).now_or_never().expect("alone").expect("fits");
+        third.settle(Some(tokens(100, 50)), || 0);
+        let two =
+            [(), ()].map(|()| budget.reserve(unbounded()).now_or_never().expect("one was answered").expect("fits"));
+        assert!(budget.reserve(unbounded()).now_or_never().is_none(), "only one");
+        drop(two);
+        let bounded = budget.reserve(bounded(100, 20)).now_or_never().expect("at once").expect("fits");
+        assert_eq!(lost(bounded, 20), 20, "by its bound");
+    }
+
+    #[tokio::test]
+    async fn calls_without_an_answer_count_with_their_prompts_as_answers_have_shown_by_then() {
+        let limits = Limits { job_tokens: Some(100_000), ..Limits::default() };
+        let budget = Budget::new(limits, Prices::default(), &[], false);
+        let shown = |expected| PromptTokens { expected, likely: expected, most: expected, greatest: Some(5_000) };
+        let dense = || Expected { size: Some(PromptSize::default()), prompt: shown(2_000), ..bounded(1_250, 20) };
+        let reserve = || budget.reserve(dense()).now_or_never().expect("at once").expect("fits");
+        assert_eq!(reserve().expected().tokens_in, 2_000, "so a kill counts it");
+        let lost = reserve().lost_after(Duration::from_secs(1), |_| shown(3_900));
+        assert_eq!(lost.settle(None, || 0).tokens_in, 3_900);
+    }
+
+    /// The same command again, after a kill or a stop.
+    #[tokio::test]
+    async fn calls_whose_requests_tell_nothing_of_their_cost_reserve_what_the_runs_before_have_shown() {
+        let limits = Limits { job_tokens: Some(10_000), ..Limits::default() };
+        let of = |model: &str, calls, tokens_out| ModelUsage {
+            model: model.into(),
+            calls,
+            tokens_out,
+            ..ModelUsage::default()
+        };
+        let budget = Budget::new(limits, Prices::default(), &[of("m", 2, 8_319), of("other", 1, 9)], false);
+        let untold = Expected { model: "m".into(), is_untold: true, bounded: true, ..Expected::default() };
+        assert!(budget.reserve(untold).await.is_err(), "of 1,672 tokens that are left");
     }
 }
