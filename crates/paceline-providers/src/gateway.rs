@@ -23,8 +23,17 @@ pub(super) fn gave_up(case: &Case<'_>) -> bool {
 
 /// The wait that nothing shortens: its header fields ask for a minute at most.
 fn known_wait(case: &Case<'_>) -> Option<Hint> {
-    let wait = Duration::from_millis(case.body.in_error("/wait_ms")?.as_u64()?);
-    Some(Hint { wait, exact: true, from: "wait_ms" }).filter(|hint| hint.wait <= shape::LONGEST)
+    in_error(case, "/wait_ms", "wait_ms")
+}
+
+/// The wait of its header fields; of its body where those did not come through.
+fn asked_wait(case: &Case<'_>) -> Option<Hint> {
+    wait::in_headers(case).or_else(|| in_error(case, "/retry_after_ms", "retry_after_ms"))
+}
+
+fn in_error(case: &Case<'_>, place: &str, from: &'static str) -> Option<Hint> {
+    let wait = Duration::from_millis(case.body.in_error(place)?.as_u64()?);
+    Some(Hint { wait, exact: true, from }).filter(|hint| hint.wait <= shape::LONGEST)
 }
 
 /// By its own codes, whichever API is behind it. A code that is not known is judged by its status.
@@ -35,8 +44,8 @@ pub(super) fn refused(case: &Case<'_>) -> Option<Decision> {
     let step = format!("the gateway's own answer: {code}");
     let reach = if known.of_scope { LimitScope::Scope } else { usual_reach(known.class) };
     let decision = match known.class {
-        Class::Throttled => paused(case, known_wait(case).or_else(|| wait::in_headers(case)), step),
-        class => Decision { hint: wait::in_headers(case), ..Decision::new(class, step) },
+        Class::Throttled => paused(case, known_wait(case).or_else(|| asked_wait(case)), step),
+        class => Decision { hint: asked_wait(case), ..Decision::new(class, step) },
     };
     Some(Decision { reach, unsent: known.unsent, ..decision })
 }
