@@ -65,7 +65,8 @@ pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, limits
     let kept = JobConfig::read(&spent.config_json().map_err(Failure::refused)?);
     let usage = kept.used_at(upstream, spent.spent().map_err(Failure::refused)?);
     let budget = Budget::new(args.budgets(), upstream.prices.clone(), &usage, false);
-    plan.used = budget.used();
+    let counts = spent.counts_at_rest(clock::wall()).map_err(Failure::refused)?;
+    plan.used = budget.used().beside((counts.tokens_in, counts.tokens_out));
     plan.answerers = Answerer::all(&usage, &upstream.prices);
     plan.count(&reader, &input, &format, upstream).map_err(Failure::refused)?;
     plan.as_so_far = budget.cost_of_rest(&plan.left).filter(|_| plan.left.items > 0);

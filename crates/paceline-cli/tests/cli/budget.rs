@@ -200,6 +200,8 @@ fn calls_that_a_kill_cut_off_count_with_what_they_reserved() {
     );
     let stats: Value = serde_json::from_str(&told(&["stats", "out.jsonl", "--json"])).expect("JSON");
     assert_eq!((&stats["calls"], &stats["abandoned"], &stats["resends"]), (&json!(4), &json!(4), &json!(2)), "{stats}");
+    let planned: Value = serde_json::from_slice(&dry.arg("--json").output().expect("it runs").stdout).expect("JSON");
+    assert_eq!(planned["budget"], stats["budget"], "what of it is estimated too");
     told(&["report", "out.jsonl", "--html", "page.html"]);
     let page = job.text("page.html");
     assert!(page.contains(&format!("budget: {spent}")), "{spent}");
