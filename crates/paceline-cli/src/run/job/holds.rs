@@ -143,7 +143,8 @@ pub(crate) fn keeps_back(context: &Context, scopes: &[ScopeRow]) -> Option<Strin
     };
     let failing = views.iter().find(|view| view.failing_since.is_some());
     let failing = failing.map(|view| format!("{}: {}", name(&view.name), PauseCause::ServerFails.explanation()));
-    views.iter().filter_map(held).min().map(|held| held.describe()).or(failing)
+    let by_gateway = context.sender.config().gateway.is_some();
+    views.iter().filter_map(held).min().map(|held| held.describe(by_gateway)).or(failing)
 }
 
 /// Those of a journal, the first to open first.
@@ -158,9 +159,15 @@ pub(crate) fn held(rows: Vec<ScopeRow>, now: Timestamp) -> Vec<Held> {
 }
 
 impl Held {
-    /// Which scope, until when and why.
-    pub(crate) fn describe(&self) -> String {
-        format!("{} until {}: {}", name(&self.name), text::end(self.until), why(&self.reason))
+    /// Which scope, until when and why. `by_gateway`: calls go through a gateway.
+    pub(crate) fn describe(&self, by_gateway: bool) -> String {
+        let why = match PauseCause::from_text(&self.reason) {
+            Some(PauseCause::Throttled { asked: true }) if by_gateway => {
+                "the gateway refused a call, by a limit of its own or of the provider, and asked for this pause".into()
+            }
+            _ => why(&self.reason),
+        };
+        format!("{} until {}: {why}", name(&self.name), text::end(self.until))
     }
 }
 
@@ -171,6 +178,16 @@ pub(crate) fn name(scope: &str) -> Cow<'_, str> {
         // The scope of an API that is not divided.
         "all" => "all calls".into(),
         name => text::printable(name),
+    }
+}
+
+/// What a pause is waited for. A gateway asks for one by a limit of its own, such as of the key that it was shown, too.
+pub(crate) fn pause_end(cause: PauseCause, by_gateway: bool) -> String {
+    match cause {
+        PauseCause::Throttled { asked: true } if by_gateway => {
+            "the end of a pause that the gateway asked for (rate limit)".to_owned()
+        }
+        _ => cause.to_string(),
     }
 }
 

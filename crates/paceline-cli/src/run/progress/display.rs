@@ -79,6 +79,8 @@ pub(crate) struct View<'a> {
     pub(crate) disk_full: Option<&'a DiskFull>,
     /// The turn of another process, for which the run has waited so long.
     pub(crate) waited: Option<(OthersTurn, Duration)>,
+    /// Calls go through a gateway.
+    pub(crate) by_gateway: bool,
     /// What is known of the whole job, where this run is one host of many.
     pub(crate) hosts: Option<&'a Told>,
 }
@@ -354,6 +356,7 @@ mod tests {
                 max_wait: None,
                 disk_full: None,
                 waited: None,
+                by_gateway: false,
                 hosts: None,
             };
             progress.show(&view);

@@ -364,7 +364,7 @@ impl Summary<'_> {
     fn closed_scopes(&self) -> Vec<String> {
         let all = std::iter::once(&self.view.account).chain(&self.view.scopes);
         let mut lines: Vec<String> = all.filter_map(|scope| self.closed(scope)).collect();
-        lines.extend(self.held.iter().map(|held| format!("held: {}", held.describe())));
+        lines.extend(self.held.iter().map(|held| format!("held: {}", held.describe(self.upstream.via.is_some()))));
         let more = lines.len().saturating_sub(SHOWN);
         lines.truncate(SHOWN);
         let last = self.held.last().map(|held| format!("; the last is held until {}", text::end(held.until)));

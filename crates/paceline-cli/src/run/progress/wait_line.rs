@@ -56,7 +56,13 @@ impl Wait {
                     let is_first = view.limits.account.totals.sends == 0;
                     let by_others = is_first && matches!(policy, WaitCause::Quota { .. });
                     let by_whom = if by_others { ", used up by other runs" } else { "" };
-                    let what = format!("waiting for {}{by_whom}", text::printable(&policy.to_string()));
+                    let what = match policy {
+                        WaitCause::Held { cause } | WaitCause::Gate { cause } => {
+                            holds::pause_end(*cause, view.by_gateway)
+                        }
+                        other => text::printable(&other.to_string()).into_owned(),
+                    };
+                    let what = format!("waiting for {what}{by_whom}");
                     Some(Self { of: name(view.limits, scope), what, when })
                 })
             }
@@ -79,7 +85,8 @@ impl Wait {
                 format!("{} held, the first of them ({first}) ", text::counted(scopes as u64, "scope"))
             }
         };
-        Self { of, what: format!("waiting for {cause}"), when: countdown(*until - view.now) }
+        let what = format!("waiting for {}", holds::pause_end(*cause, view.by_gateway));
+        Self { of, what, when: countdown(*until - view.now) }
     }
 
     /// An item waits in the journal for its next try, and no scope is held for it.
@@ -179,6 +186,10 @@ mod tests {
     use crate::run::progress::counters::Counters;
 
     fn wait_at(pacer: &Pacer, in_flight: u64, next_due: Option<Duration>) -> Option<Wait> {
+        wait_through(false, pacer, in_flight, next_due)
+    }
+
+    fn wait_through(by_gateway: bool, pacer: &Pacer, in_flight: u64, next_due: Option<Duration>) -> Option<Wait> {
         let (now, figures, limits) = (Instant::ZERO, &Counters::default(), &pacer.snapshot(Instant::ZERO));
         let wall = Timestamp::from_millis(1_000);
         let next_due = next_due.map(|due| (wall + due, wall));
@@ -197,6 +208,7 @@ mod tests {
             max_wait: None,
             disk_full: None,
             waited: None,
+            by_gateway,
             hosts: None,
         })
     }
@@ -252,6 +264,21 @@ mod tests {
         assert_eq!(line(&pacer, 5).as_deref(), Some("a model: waiting for the next retry, 5s"), "of many, whose it is");
         pacer.hold_for(Instant::ZERO, Some(&other), Instant::ZERO + seconds(50), PauseCause::QuotaUsedUp);
         assert_eq!(line(&pacer, 42), Some(format!("2 scopes held, the first of them (a model) {asked}")));
+    }
+
+    #[test]
+    fn a_pause_that_a_gateway_asked_for_is_not_called_that_of_the_server() {
+        for (by_gateway, whose) in [(false, "server"), (true, "gateway")] {
+            let mut pacer = Pacer::new(PacerConfig::default(), 1, Instant::ZERO).expect("the defaults");
+            let scope = pacer.scope("a model");
+            let until = Instant::from_nanos(42_000_000_000);
+            pacer.hold_for(Instant::ZERO, Some(&scope), until, PauseCause::Throttled { asked: true });
+            let stored = Some(Duration::from_secs(42));
+            let told = format!("waiting for the end of a pause that the {whose} asked for (rate limit), 42s");
+            assert_eq!(wait_through(by_gateway, &pacer, 0, stored).map(|wait| wait.line()), Some(told.clone()));
+            pacer.enqueue(Instant::ZERO, Request::new(&scope, Cost::request())).expect("small enough");
+            assert_eq!(wait_through(by_gateway, &pacer, 0, None).map(|wait| wait.line()), Some(told));
+        }
     }
 
     #[test]

@@ -412,6 +412,7 @@ impl Dispatcher {
             max_wait,
             disk_full,
             waited,
+            by_gateway: context.sender.config().gateway.is_some(),
             hosts: hosts.as_ref(),
         });
         let seconds = (now - context.began).as_secs_f64();
