@@ -120,8 +120,8 @@ pub(crate) fn calls(counts: &JobCounts, running: bool) -> String {
 }
 
 /// Calls that a run cut off as it ended, or was killed; of `unsure` of them it is not known whether they had left. `by_gateway`:
-/// how many times a gateway may have sent each of them again, which only its answer would have told.
-pub(crate) fn cut_off(calls: u64, unsure: u64, by_gateway: u32) -> String {
+/// how many times a gateway may have sent each of them again, which only its answer would have told, as which it had sent.
+pub(crate) fn cut_off(calls: u64, unsure: u64, by_gateway: Option<u32>) -> String {
     let up_to = if unsure > 0 { "up to " } else { "" };
     let (words, them) = match calls {
         1 => (format!("{up_to}1 call was cut off before its answer; the provider may bill it"), "it"),
@@ -130,10 +130,16 @@ pub(crate) fn cut_off(calls: u64, unsure: u64, by_gateway: u32) -> String {
             (format!("{up_to}{calls} calls were cut off before their answers; the provider may bill them"), "them")
         }
     };
-    match calls.saturating_mul(by_gateway.into()) {
+    let Some(again) = by_gateway else { return words };
+    let words = match calls.saturating_mul(again.into()) {
         0 => words,
         more => format!("{words}, and up to {} more that the gateway may have made for {them}", count(more)),
-    }
+    };
+    let unsent = match calls {
+        1 => "if it only waited at the gateway it cost nothing",
+        _ => "those that only waited at the gateway cost nothing",
+    };
+    format!("{words}; {unsent}, which this run cannot tell")
 }
 
 /// What went wrong with the calls of a job, empty if nothing did. `for_long`: answers that a quota is used up, or that

@@ -451,5 +451,9 @@ fn a_call_that_is_cut_off_at_a_gateway_may_have_been_made_again() {
         let log = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(3), "{log}");
         assert_eq!(log.contains(" more that the gateway may have made for it"), told, "{log}");
+        assert!(
+            log.contains("; if it only waited at the gateway it cost nothing, which this run cannot tell"),
+            "{log}"
+        );
     }
 }

@@ -282,13 +282,11 @@ impl Summary<'_> {
         self.budget.beside((self.counts.tokens_in, self.counts.tokens_out))
     }
 
-    /// How many times a gateway may have sent a call again before it answered. Under a budget each try is one call of the run.
-    const fn by_gateway(&self) -> u32 {
+    /// How many times a gateway may have sent a call again before it answered, where there is one. Under a budget each try is
+    /// one call of the run.
+    fn by_gateway(&self) -> Option<u32> {
         let has_budget = self.budget.tokens.is_some() || matches!(self.budget.cost, Some((_, Some(_))));
-        match self.upstream.via {
-            Some(_) if !has_budget => self.upstream.pacer.retry.max_retries,
-            _ => 0,
-        }
+        self.upstream.via.as_ref().map(|_| if has_budget { 0 } else { self.upstream.pacer.retry.max_retries })
     }
 
     /// The calls of the job, those of this run where others came before, and what went wrong with them.
