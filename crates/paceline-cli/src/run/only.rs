@@ -136,7 +136,10 @@ fn kind(text: &str) -> Result<Kind, String> {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c));
     match statuses(text) {
         Ok(range) => Ok(Kind::Status(range)),
-        Err(_) if text == NOT_HELD => Ok(Kind::NotHeld),
+        Err(_) if text.to_ascii_lowercase().replace('-', "_") == NOT_HELD => Ok(Kind::NotHeld),
+        Err(_) if ["held", "unknown_outcome_held"].contains(&text) => Err(format!(
+            "items that are held are chosen by the status or code of their last call, such as timeout; {NOT_HELD} chooses all others"
+        )),
         Err(_) if is_word && !text.to_ascii_lowercase().ends_with("xx") => Ok(Kind::Code(text.to_owned())),
         Err(_) => {
             Err("expected a status such as 403, 5xx or 500-599, or the code of a failure such as timeout".to_owned())
@@ -183,6 +186,10 @@ mod tests {
             ["timeout", "no_key_sent"].map(|code| Ok(Kind::Code(code.to_owned())))
         );
         assert!(["", "4x", "fxx", "a b"].iter().all(|wrong| kind(wrong).is_err()));
+        assert!(["not_held", "not-held", "Not_Held"].iter().all(|word| kind(word) == Ok(Kind::NotHeld)));
+        for word in ["held", "unknown_outcome_held"] {
+            assert!(kind(word).is_err_and(|error| error.contains(NOT_HELD)), "{word}");
+        }
     }
 
     #[test]

@@ -375,6 +375,7 @@ fn of_items_that_failed_those_are_sent_again_that_are_named() {
     for (more, told) in [
         (&["--only-status", "5xx"][..], "0 of 10 items that failed are sent again\n"),
         (&["--only-status", "403,5xx"], "5 of 10 items that failed are sent again: 5 with status 403\n"),
+        (&["--only-status", "not-held"], "10 of 10 items that failed are sent again: "),
         (&["--only-host", &host], "5 of 10 items that failed are sent again: 5 with status 404\n"),
         (&["--only-host", &host, "--only-status", "403"], "0 of 10 items that failed are sent again\n"),
     ] {
