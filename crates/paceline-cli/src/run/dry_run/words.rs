@@ -111,7 +111,8 @@ impl Plan {
         let named: Vec<String> = by_status.iter().take(SHOWN).map(with).collect();
         let named = if named.is_empty() { String::new() } else { format!(": {}", named.join(", ")) };
         let failed = text::counted(all + self.stay_failed, "item");
-        self.retry_failed.then(|| format!("{} of {failed} that failed are sent again{named}", text::count(all)))
+        let are = if all == 1 { "is" } else { "are" };
+        self.retry_failed.then(|| format!("{} of {failed} that failed {are} sent again{named}", text::count(all)))
     }
 
     /// How long answers are taken to be.
