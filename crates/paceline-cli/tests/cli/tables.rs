@@ -113,6 +113,17 @@ fn a_table_without_the_name_of_one_is_told_with_the_flag_that_it_needs() {
 }
 
 #[test]
+fn blanks_at_the_ends_of_an_address_and_a_method_are_not_sent() {
+    let server = Server::new(|_| Reply::ok());
+    let job = job("pages.csv", &format!("method,url\n GET , {}/a \n", server.url()));
+    let mut command = job.paceline();
+    command.args(["run", "pages.csv", "-o", "out.jsonl", "--base-url", &server.url(), "--id-column", "url"]);
+    let (code, log) = finish(&mut command);
+    assert_eq!(code, 0, "{log}");
+    assert_eq!((server.arrivals()[0].path.as_str(), ids(&job)), ("/a", vec![json!(format!("{}/a", server.url()))]));
+}
+
+#[test]
 fn an_empty_row_is_not_said_to_be_asked() {
     let server = Server::new(|_| Reply::ok());
     let job = job("rows.csv", "id,text\na,one\nb,\n");

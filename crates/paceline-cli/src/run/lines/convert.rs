@@ -286,6 +286,9 @@ impl Converter {
     fn request(&self, place: Place, row: Result<Map<String, Value>, String>) -> Map<String, Value> {
         let mut id = None;
         let request = row.and_then(|mut row| {
+            if matches!(self.requests, Requests::Lines { .. }) {
+                trim_cells(&mut row);
+            }
             id = self.id_of(&mut row)?;
             let metadata = row.remove("metadata").filter(|metadata| metadata != "");
             let metadata =
@@ -309,6 +312,15 @@ impl Converter {
         });
         line.insert("custom_id".to_owned(), id.unwrap_or_else(|| format!("line-{}", place.line).into()));
         line
+    }
+}
+
+/// No address and no method has blanks at its ends.
+fn trim_cells(row: &mut Map<String, Value>) {
+    for name in ["url", "method"] {
+        if let Some(Value::String(cell)) = row.get_mut(name) {
+            *cell = cell.trim().to_owned();
+        }
     }
 }
 
