@@ -33,6 +33,19 @@ fn a_certificate_that_is_not_trusted_stops_the_job_and_costs_no_item() {
 }
 
 #[test]
+fn a_certificate_of_one_host_of_several_is_not_called_a_key_that_was_refused() {
+    let authority = Authority::new();
+    let (well, untrusted) =
+        (Server::new(|_| Reply::ok()), Server::tls(authority.server("localhost", false), |_| Reply::ok()));
+    let page =
+        |n: usize, server: &Server| json!({"custom_id": n, "method": "GET", "url": format!("{}/{n}", server.url())});
+    let job = Job::with_input(&[page(1, &well), page(2, &untrusted)].map(|page| page.to_string()).join("\n"));
+    let (code, log) = finish(job.run(&well).args(["--scope", "host"]));
+    assert_eq!((code, well.count()), (3, 1), "{log}");
+    assert!(log.contains("not finished: 1 waiting until the cause is fixed (last try: no connection)"), "{log}");
+}
+
+#[test]
 fn what_is_wrong_with_a_certificate_is_said_in_plain_words() {
     let authority = Authority::new();
     let answer = |_: &_| Reply::ok();

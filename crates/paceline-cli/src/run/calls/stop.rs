@@ -261,11 +261,6 @@ impl StopReason {
         matches!(self, Self::Account { .. } | Self::Tls { .. } | Self::Proxy { .. })
     }
 
-    /// Whether calls end before a server could answer them.
-    pub(crate) const fn is_before_any_answer(&self) -> bool {
-        matches!(self, Self::Tls { .. } | Self::Proxy { .. })
-    }
-
     /// Whether the run cannot go on before a person has put something right.
     pub(crate) const fn needs_a_person(&self) -> bool {
         matches!(

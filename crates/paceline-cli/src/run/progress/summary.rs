@@ -340,9 +340,7 @@ impl Summary<'_> {
         for group in &self.counts.deferred {
             let class = match group.class {
                 // The same class as that of a refused key, and no server has seen one.
-                Some(Class::Account) if self.stop().is_some_and(StopReason::is_before_any_answer) => {
-                    " (last try: no connection)".to_owned()
-                }
+                Some(Class::Account) if group.status.is_none() => " (last try: no connection)".to_owned(),
                 Some(Class::Transient) if group.code.as_deref().is_some_and(is_refused) => {
                     " (last answer: refused by --expect)".to_owned()
                 }
