@@ -10,6 +10,7 @@ use paceline_config::{
 };
 use paceline_core::{Dimension, tier_and_part};
 use paceline_http::{SenderConfig, check_proxy, client, gateway, proxy_of_environment};
+use paceline_providers::host_name;
 use paceline_providers::secrets::{SECRET, hidden};
 use paceline_providers::table::Scope;
 use paceline_store::{ACCOUNT, ScopeRow};
@@ -91,7 +92,11 @@ pub(crate) fn is_host(scope: &str, named: &str) -> bool {
         let name = host_of(name);
         let name = name.strip_prefix("tier ").unwrap_or(name);
         let rest = ["https://", "http://"].iter().find_map(|scheme| name.strip_prefix(scheme)).unwrap_or(name);
-        rest.trim_end_matches(['/', '.']).replace(".:", ":").to_ascii_lowercase()
+        let rest = rest.trim_end_matches(['/', '.']);
+        match rest.split_once(']') {
+            Some((_, port)) => host_name(&rest[..rest.len() - port.len()]) + port,
+            None => rest.replace(".:", ":").to_ascii_lowercase(),
+        }
     };
     scope == named
         || bare(scope).strip_prefix(&bare(named)).is_some_and(|port| port.is_empty() || port.starts_with(':'))

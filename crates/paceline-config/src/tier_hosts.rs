@@ -1,17 +1,16 @@
 //! The hosts of tiers: which calls are of a tier that names a host, and which hosts are apart in their tier.
 
 use paceline_providers::without_dot;
+use url::{Host, Url};
 
 use super::upstream::TierMatch;
 
 /// Whether that address is of a host, which may be named without its port.
 pub(crate) fn goes_to(url: &str, host: &str) -> bool {
-    let rest = url.split_once("://").map_or("", |(_, rest)| rest);
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    let (name, port) = port_of(authority).unwrap_or((authority, ""));
-    let (named, at) = port_of(host).unwrap_or((host, port));
-    without_dot(name).eq_ignore_ascii_case(without_dot(named)) && port == at
+    let (named, port) = port_of(host).map_or((host, None), |(named, port)| (named, Some(port)));
+    let (Ok(url), Ok(named)) = (Url::parse(url), Host::parse(without_dot(named))) else { return false };
+    let is_there = |port: &str| port.parse().ok() == url.port_or_known_default();
+    url.host_str().map(without_dot) == Some(&*named.to_string()) && port.is_none_or(is_there)
 }
 
 /// Whether a host of a tier has the limits of that for itself, as one of several: another server at a port of its own is one.
@@ -43,6 +42,11 @@ mod tests {
             ("http://slow.example/", "slow.example.", true),
             ("http://[::1]:81/", "[::1]", true),
             ("http://[::1]/", "[::1]", true),
+            ("http://[0:0:0:0:0:0:0:1]:81/", "[::1]:81", true),
+            ("http://[::1]:81/", "[0:0::1]", true),
+            ("http://slow.example/", "slow.example:80", true),
+            ("https://slow.example/", "slow.example:80", false),
+            ("https://b\u{fc}cher.example/", "xn--bcher-kva.example", true),
             ("http://slow.example.org/slow.example", "slow.example", false),
             ("/slow.example", "slow.example", false),
         ] {

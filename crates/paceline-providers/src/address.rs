@@ -58,12 +58,25 @@ pub fn origin(uri: &Uri) -> Option<(String, String, u16)> {
         "https" => 443,
         _ => return None,
     };
-    Some((scheme, without_dot(uri.host()?).to_ascii_lowercase(), uri.port_u16().unwrap_or(usual)))
+    Some((scheme, host_name(uri.host()?), uri.port_u16().unwrap_or(usual)))
 }
 
 /// A name with a dot at its end is the same one in full.
 pub fn without_dot(host: &str) -> &str {
     host.strip_suffix('.').unwrap_or(host)
+}
+
+/// A host's name without its port, as all of its spellings have it: in lower case, without a dot at its end, and an address of
+/// IPv6, which stands in brackets, in its shortest form.
+///
+/// ```
+/// use paceline_providers::host_name;
+/// assert_eq!(host_name("API.example."), "api.example");
+/// assert_eq!(host_name("[0:0:0:0:0:0:0:1]"), "[::1]");
+/// ```
+pub fn host_name(host: &str) -> String {
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')?.parse::<std::net::Ipv6Addr>().ok());
+    address.map_or_else(|| without_dot(host).to_ascii_lowercase(), |address| format!("[{address}]"))
 }
 
 /// Whether a URL leads to this very machine: no proxy is asked there, and no key is needed.
@@ -89,13 +102,14 @@ pub fn is_loopback_host(host: &str) -> bool {
 /// assert_eq!(host("https://127.0.0.1:8080/").as_deref(), Some("https://127.0.0.1:8080"));
 /// assert_eq!(host("http://api.example/v1").as_deref(), Some("http://api.example"));
 /// assert_eq!(host("http://api.example.:81/v1").as_deref(), Some("api.example:81"));
+/// assert_eq!(host("http://[0:0::1]:81/v1").as_deref(), Some("[::1]:81"));
 /// assert_eq!(host("/v1"), None);
 /// ```
 pub fn host(url: &str) -> Option<String> {
     let uri: Uri = url.parse().ok()?;
     let is_safe = uri.scheme_str()? == "https";
     let usual = if is_safe { 443 } else { 80 };
-    let host = without_dot(uri.host()?).to_ascii_lowercase();
+    let host = host_name(uri.host()?);
     Some(match (uri.port_u16().filter(|port| *port != usual), is_safe) {
         (Some(port), false) => format!("{host}:{port}"),
         (Some(port), true) => format!("https://{host}:{port}"),

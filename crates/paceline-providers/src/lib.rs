@@ -91,7 +91,9 @@ mod wait;
 use http::HeaderMap;
 use paceline_core::Timestamp;
 
-pub use address::{below, host, is_loopback, is_loopback_host, join_url, origin, path_before, path_of, without_dot};
+pub use address::{
+    below, host, host_name, is_loopback, is_loopback_host, join_url, origin, path_before, path_of, without_dot,
+};
 pub use answered::{is_version_of, model_of_answer};
 pub use bounds::bounds_are_plain;
 pub use charge::SoFar;

@@ -197,6 +197,7 @@ mod tests {
         for host in ["a.example", "A.example:80", "http://a.example:80", "http://a.example/"] {
             assert!(is_host("http://a.example:80", host), "{host}");
         }
+        assert!(is_host("[::1]:81", "[0:0:0:0:0:0:0:1]:81") && is_host("[::1]:81", "http://[0::1]"));
         for tier in ["tier / at a.example:80", "tier host=a.example", "tier label=slow at a.example"] {
             assert!(is_host(tier, "a.example"), "{tier}");
         }
