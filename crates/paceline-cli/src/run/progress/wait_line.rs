@@ -104,7 +104,10 @@ impl Wait {
     /// What the busiest scope that is open believes of its limit, under a pace that learns.
     fn believed(now: Instant, limits: &Snapshot) -> Option<Self> {
         let is_open = |scope: &&ScopeSnapshot| !time_left::is_closed(now, scope);
-        let sending = limits.scopes.iter().filter(|scope| scope.totals.sends > 0).filter(is_open);
+        // Of several hosts, some have nothing left to send.
+        let is_at_work =
+            |scope: &&ScopeSnapshot| limits.scopes.len() == 1 || scope.waiting > 0 || scope.concurrency.in_flight > 0;
+        let sending = limits.scopes.iter().filter(|scope| scope.totals.sends > 0).filter(is_at_work).filter(is_open);
         let busiest = sending.max_by_key(|scope| (scope.waiting > 0, scope.totals.sends))?;
         Some(Self { of: name(limits, busiest), ..Self::bare(busiest.estimate.as_ref()?.to_string()) })
     }
@@ -179,7 +182,7 @@ fn countdown(wait: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use paceline_core::{Cost, Pacer, PacerConfig, PauseCause, Request, Timestamp};
+    use paceline_core::{Class, Cost, Outcome, Pacer, PacerConfig, PauseCause, Request, Timestamp};
 
     use super::*;
     use crate::run::calls::budget::Used;
@@ -242,6 +245,19 @@ mod tests {
         }
         pacer.hold_for(Instant::ZERO, Some(&scope), until, PauseCause::ServerFails);
         assert_eq!(line(&pacer).as_deref(), Some(&*format!("another: {believed}")));
+    }
+
+    #[test]
+    fn of_several_hosts_one_whose_items_have_ended_is_not_named() {
+        let mut pacer = Pacer::new(PacerConfig::default(), 1, Instant::ZERO).expect("the defaults");
+        let calls = ["at work", "the one that has ended"].map(|name| {
+            let scope = pacer.scope(name);
+            pacer.enqueue(Instant::ZERO, Request::new(&scope, Cost::request())).expect("small enough")
+        });
+        let whose = |pacer: &Pacer| wait_at(pacer, 1, None).expect("it learns").of;
+        assert_eq!(whose(&pacer), "the one that has ended: ", "while it is at work too");
+        pacer.complete(Instant::ZERO, calls[1], Outcome::new(Class::Success));
+        assert_eq!(whose(&pacer), "at work: ");
     }
 
     #[test]
