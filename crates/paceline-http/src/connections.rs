@@ -94,6 +94,8 @@ pub(crate) fn built(client: ClientBuilder, config: &SenderConfig) -> Result<Clie
         .connect_timeout(config.connect_timeout.min(config.timeout * 9 / 10))
         .tcp_nodelay(true)
         .http2_max_header_list_size(LARGEST_HEAD)
+        // Old servers send them, and the client makes one line of such a field.
+        .http1_allow_obsolete_multiline_headers_in_responses(true)
         // The pacer decides and counts every call: the client may make none by itself.
         .redirect(redirect::Policy::none())
         .retry(reqwest::retry::never())

@@ -217,6 +217,25 @@ fn what_is_not_http_is_no_connection_that_broke() {
     assert!(log.contains("the response is not HTTP: "), "{log}");
 }
 
+#[test]
+fn a_header_field_over_two_lines_is_read_as_one() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let server = std::thread::spawn(move || {
+        let (mut call, _) = listener.accept().expect("a call");
+        let _ = call.read(&mut [0; 4_096]).expect("a request");
+        call.write_all(b"HTTP/1.1 200 OK\r\nx-request-id: one\r\n two\r\ncontent-length: 2\r\n\r\n{}")
+            .expect("it reads");
+    });
+    let job = Job::new(1);
+    let (code, log) =
+        finish(job.paceline().args(["run", "in.jsonl", "-o", "out.jsonl", "--max-retries", "0", "--base-url", &url]));
+    // Only now, for a run that makes no call would keep the server for ever.
+    assert_eq!(code, 0, "{log}");
+    server.join().expect("it answers");
+    assert_eq!(job.lines("out.jsonl")[0]["response"]["request_id"], "one two");
+}
+
 /// What a generic API answers at an item's first call.
 fn at_first(body: &'static str, content_type: &'static str) -> Server {
     Server::new(move |arrival| match arrival.before {
