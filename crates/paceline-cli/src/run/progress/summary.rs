@@ -444,7 +444,7 @@ fn reason_text(reason: DeferReason) -> &'static str {
     match reason {
         DeferReason::ScopeStopped => "waiting until the cause is fixed",
         DeferReason::ScopeHeld => "waiting for a pause to end",
-        DeferReason::NotBefore => "waiting for the next try",
+        DeferReason::NotBefore => "put off alone until the next try",
         DeferReason::NotStarted => "not started",
         DeferReason::RunBound => "left for the next run",
     }
