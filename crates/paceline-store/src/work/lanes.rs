@@ -23,6 +23,8 @@ pub(crate) struct Lanes {
     later: BTreeSet<(Timestamp, i64)>,
     /// All lanes by their priority.
     levels: BTreeMap<i16, Level>,
+    /// Lanes whose odd place is for a new item next.
+    new_next: BTreeSet<i64>,
     /// What is due now.
     now: Timestamp,
     /// Lanes that were read.
@@ -72,6 +74,16 @@ pub(crate) struct Asked {
     pub(crate) lane: Lane,
     pub(crate) until: Timestamp,
     pub(crate) limit: usize,
+    /// So many of them are new items at least, if there are: tries that come again and again must not keep those from theirs.
+    pub(crate) new: usize,
+}
+
+/// What it has given: how many, how many of them are new, and when the first of the rest is due.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Given {
+    pub(crate) taken: usize,
+    pub(crate) new: usize,
+    pub(crate) first: Option<Timestamp>,
 }
 
 /// Before every due time: what an open group waits for.
@@ -84,6 +96,7 @@ impl Default for Lanes {
             due: BTreeSet::new(),
             later: BTreeSet::new(),
             levels: BTreeMap::new(),
+            new_next: BTreeSet::new(),
             now: EARLIEST,
             #[cfg(test)]
             looked_at: std::cell::Cell::new(0),
@@ -96,7 +109,8 @@ impl Lanes {
     pub(crate) fn clear(&mut self) {
         let mut levels = std::mem::take(&mut self.levels);
         levels.values_mut().for_each(|level| level.ids.clear());
-        *self = Self { levels, ..Self::default() };
+        let new_next = std::mem::take(&mut self.new_next);
+        *self = Self { levels, new_next, ..Self::default() };
     }
 
     /// A lane that is not known, and when its first item is due; none where no item waits.
@@ -136,17 +150,16 @@ impl Lanes {
 
     /// Takes items of one claim after the other, where a store need not wait for them.
     ///
-    /// `take` returns how many it took and when the first of the rest is due. `opens` returns when a group may send; none = not
-    /// by itself.
+    /// `opens` returns when a group may send; none = not by itself.
     pub(crate) fn share<E>(
         &mut self,
         mut taking: Taking,
         opens: impl Fn(&str) -> Option<Timestamp>,
-        mut take: impl FnMut(&Asked) -> Result<(usize, Option<Timestamp>), E>,
+        mut take: impl FnMut(&Asked) -> Result<Given, E>,
     ) -> Result<(), E> {
         while let Some(asked) = self.ask(&mut taking, &opens) {
-            let (taken, first) = take(&asked)?;
-            self.took(&mut taking, asked.lane.id, taken, first);
+            let given = take(&asked)?;
+            self.took(&mut taking, &asked, given);
         }
         Ok(())
     }
@@ -157,7 +170,9 @@ impl Lanes {
             let until = *taking.rounds.front()?;
             while let Some((lane, limit)) = taking.sharing.as_mut().and_then(FairShare::next) {
                 if self.known.get(&lane.id).and_then(|known| known.first).is_some_and(|first| first <= until) {
-                    return Some(Asked { lane, until, limit });
+                    let one_more = !limit.is_multiple_of(2) && self.new_next.contains(&lane.id);
+                    let new = limit / 2 + usize::from(one_more);
+                    return Some(Asked { lane, until, limit, new });
                 }
                 // It has given its last item: to ask it again would be in vain.
                 taking.sharing.iter_mut().for_each(|sharing| sharing.took(0));
@@ -171,11 +186,16 @@ impl Lanes {
         }
     }
 
-    /// The lane that was asked had so many, and the first of those that are left is due then.
-    pub(crate) fn took(&mut self, taking: &mut Taking, lane: i64, taken: usize, first: Option<Timestamp>) {
-        self.set(lane, first);
+    /// The lane that was asked has given that. An odd place that a try took is for a new item the next time.
+    pub(crate) fn took(&mut self, taking: &mut Taking, Asked { lane, limit, .. }: &Asked, given: Given) {
+        let Given { taken, new, first } = given;
+        self.set(lane.id, first);
         if taken == 0 {
-            taking.in_vain.insert(lane);
+            taking.in_vain.insert(lane.id);
+        } else if !limit.is_multiple_of(2) && new <= taken / 2 {
+            self.new_next.insert(lane.id);
+        } else if !limit.is_multiple_of(2) {
+            self.new_next.remove(&lane.id);
         }
         taking.left = taking.left.saturating_sub(taken);
         taking.sharing.iter_mut().for_each(|sharing| sharing.took(taken));
@@ -303,7 +323,7 @@ mod tests {
                 let taken = (*limit).min(*items);
                 *items -= taken;
                 from.extend(std::iter::repeat_n(lane.id, taken));
-                Ok::<_, Infallible>((taken, (*items > 0).then_some(NOW)))
+                Ok::<_, Infallible>(Given { taken, new: taken, first: (*items > 0).then_some(NOW) })
             });
             from
         }
@@ -371,7 +391,7 @@ mod tests {
         let mut asked = 0;
         let Ok(()) = lanes.share(Taking::new(NOW, NOW + std::time::Duration::from_secs(1), 9), open, |_| {
             asked += 1;
-            Ok::<_, Infallible>((0, Some(NOW)))
+            Ok::<_, Infallible>(Given { first: Some(NOW), ..Given::default() })
         });
         assert_eq!((asked, lanes.next_due(open)), (1, Some(NOW)));
     }
@@ -389,7 +409,7 @@ mod tests {
             let taken = (*limit).min(*items);
             *items -= taken;
             asked.push((lane.id, taken));
-            Ok::<_, Infallible>((taken, (*items > 0).then_some(NOW)))
+            Ok::<_, Infallible>(Given { taken, new: taken, first: (*items > 0).then_some(NOW) })
         });
         assert_eq!(asked, [(7, 2), (8, 1), (9, 1)]);
     }
@@ -405,7 +425,8 @@ mod tests {
         for (now, until) in [(1_000, 1_999), (1_000, 2_500), (3_000, 3_000), (1_000, 2_500)] {
             let Ok(()) = lanes.share(Taking::new(at(now), at(until), 9), open, |Asked { lane, until, .. }| {
                 found.push((lane.id, until.as_millis()));
-                Ok::<_, Infallible>((0, Some(at([0, 3_000, 2_000, 9_000][lane.id as usize]))))
+                let first = Some(at([0, 3_000, 2_000, 9_000][lane.id as usize]));
+                Ok::<_, Infallible>(Given { first, ..Given::default() })
             });
         }
         assert_eq!(found, [(2, 2_500), (1, 3_000), (2, 3_000), (2, 2_500)]);

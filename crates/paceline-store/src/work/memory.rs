@@ -24,7 +24,7 @@ use super::item::{
     Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, HistoryEntry, LEFT_FIRST, NewItem, Pruned, PrunedKeys,
     RecordStatus, StateCounts, WorkItem, WorkerId,
 };
-use super::lanes::{Asked, Taking};
+use super::lanes::{Given, Taking};
 use super::notes::{NoteChange, ScopeNote};
 use super::store::{StoreFuture, WorkStore};
 use crate::schema::ACCOUNT;
@@ -380,14 +380,15 @@ impl Tables {
         let (mut ids, scopes) = (Vec::new(), &self.scopes);
         let Queue { lanes, places, .. } = &mut self.waiting;
         let taking = Taking::new(now, now + ask.ahead, ask.limit);
-        let Ok(()) = lanes.share(taking, opens(scopes), |Asked { lane, until, limit }| {
-            let places = &mut places[lane.id as usize];
-            let taken = due(places, *until, *limit);
+        let Ok(()) = lanes.share(taking, opens(scopes), |asked| {
+            let places = &mut places[asked.lane.id as usize];
+            let taken = due(places, asked);
             for place in &taken {
                 places.remove(place);
             }
             ids.extend(taken.iter().map(|place| place.3));
-            Ok::<_, Infallible>((taken.len(), first(places)))
+            let new = taken.iter().filter(|place| place.0).count();
+            Ok::<_, Infallible>(Given { taken: taken.len(), new, first: first(places) })
         });
         let next_due = lanes.next_due(opens(scopes)).map(|due| due.saturating_since(now));
         let mut items = Vec::with_capacity(ids.len());

@@ -14,6 +14,7 @@ use crate::ended::*;
 use crate::limiter_state::*;
 use crate::lost_workers::*;
 use crate::support::{Bench, LEASE, S, START, again, held, item, keys, of_group, outcome, stopped};
+use crate::turns::*;
 
 /// One test for each engine and promise.
 macro_rules! conformance {
@@ -37,6 +38,7 @@ conformance!(
     what_not_every_store_can_hold_is_refused_with_its_batch,
     words_of_others_are_recorded_whatever_they_hold,
     high_priorities_then_due_tries_then_new_items,
+    new_items_and_due_tries_take_turns,
     groups_take_turns,
     an_item_waits_as_long_as_was_chosen,
     what_is_due_soon_is_handed_out_ahead_of_its_time,
@@ -135,27 +137,6 @@ async fn words_of_others_are_recorded_whatever_they_hold(on: Bench) {
     assert_eq!((last.message, last.code.unwrap(), found.reason.unwrap()), (kept.clone(), kept.clone(), kept.clone()));
     assert_eq!((&events[0].by, events[0].reason.as_ref()), (&kept, Some(&kept)));
     assert_eq!(on.store.scopes().await.unwrap()[0].state, ScopeStatus::Stopped { reason: kept });
-}
-
-async fn high_priorities_then_due_tries_then_new_items(on: Bench) {
-    let worker = on.register().await;
-    for (key, delay) in [("late", 3), ("early", 1)] {
-        on.add([item(key)]).await;
-        on.fail_once(worker, S * delay).await;
-    }
-    on.add([item("new"), NewItem { priority: -1, ..item("low") }, NewItem { priority: 7, ..item("high") }]).await;
-    on.forward(S * 5).await;
-    assert_eq!(on.keys(worker, 9).await, ["high", "early", "late", "new", "low"]);
-}
-
-async fn groups_take_turns(on: Bench) {
-    let worker = on.register().await;
-    on.add((0..50).map(|n| of_group(&format!("many-{n}"), "many"))).await;
-    on.add([of_group("few-0", "few"), of_group("few-1", "few")]).await;
-    let mut first = on.keys(worker, 4).await;
-    first.sort_unstable();
-    assert_eq!(first, ["few-0", "few-1", "many-0", "many-1"]);
-    assert_eq!(on.keys(worker, 3).await, ["many-2", "many-3", "many-4"]);
 }
 
 async fn an_item_waits_as_long_as_was_chosen(on: Bench) {

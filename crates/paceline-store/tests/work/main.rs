@@ -31,4 +31,5 @@ mod reach;
 mod scheduler;
 mod sqlite;
 mod support;
+mod turns;
 mod workers;

@@ -304,6 +304,8 @@ async fn what_is_left_to_the_next_run_begins_it() {
     assert_eq!(world.state("bad").await, (State::Deferred, Some("max_retries".to_owned())));
     world.store.insert(vec![item("new")]).await.unwrap();
     let before = world.calls.lock().unwrap().len();
+    // In one process, of one place each second one is for what is new.
+    let config = SchedulerConfig { concurrency: 2, ..config };
     let summary = world.run(&world.scheduler(config), S, broken).await;
     assert_eq!(summary.counts.of(State::Deferred), 1);
     let order: Vec<_> = world.calls.lock().unwrap()[before..].iter().map(|(key, _)| key.clone()).collect();

@@ -11,7 +11,7 @@ use super::row::{Place, Row};
 use crate::schema::ACCOUNT;
 use crate::scope::ScopeStatus;
 use crate::work::fair_share::Lane;
-use crate::work::lanes::{EARLIEST, Lanes};
+use crate::work::lanes::{Asked, EARLIEST, Lanes};
 
 /// The items that wait.
 #[derive(Debug, Default)]
@@ -51,11 +51,15 @@ impl Queue {
     }
 }
 
-/// The first places of a lane that are due by a time.
-pub(super) fn due(places: &BTreeSet<Place>, until: Timestamp, limit: usize) -> Vec<Place> {
-    let tries = places.range(..=(false, until, u32::MAX, u64::MAX));
-    let new = places.range((true, EARLIEST, 0, 0)..);
-    tries.chain(new).take(limit).copied().collect()
+/// The first places of a lane that are due by a time: those that neither tries nor new items need are for the others.
+pub(super) fn due(places: &BTreeSet<Place>, Asked { until, limit, new, .. }: &Asked) -> Vec<Place> {
+    let tries = places.range(..=(false, *until, u32::MAX, u64::MAX)).take(*limit);
+    let mut taken: Vec<Place> = tries.copied().collect();
+    let new = places.range((true, EARLIEST, 0, 0)..).take((*new).max(limit - taken.len()));
+    let new: Vec<Place> = new.copied().collect();
+    taken.truncate(limit - new.len());
+    taken.extend(new);
+    taken
 }
 
 /// When the first item of a lane is due.

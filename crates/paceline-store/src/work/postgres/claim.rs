@@ -12,26 +12,31 @@ use super::scopes;
 use crate::work::columns::{after_item, item_columns};
 use crate::work::fair_share::Lane;
 use crate::work::item::{Claim, ClaimRequest, Claimed, HISTORY, HistoryEntry, WorkItem, WorkerId};
-use crate::work::lanes::{Asked, EARLIEST, Lanes, Taking};
+use crate::work::lanes::{Asked, EARLIEST, Given, Lanes, Taking};
 
-/// Takes the first `$3` items of lane `$1` that are due at `$2` for worker `$4`: tries whose time has come, then new ones.
+/// Takes the first `$3` items of lane `$1` that are due at `$2` for worker `$4`: tries whose time has come, then new ones, of
+/// which there are `$7` at least. Places that neither need are for the others.
 /// The row without an item says the earliest time for which one of the others waits: asking for it by itself would cost
 /// as much as taking one.
 pub(super) const TAKE: &str = "
     WITH tries AS MATERIALIZED (
-        SELECT id FROM item WHERE state = 0 AND lane = $1 AND not_before_ms > 0 AND not_before_ms <= $2
+        SELECT id, not_before_ms, crashes FROM item
+        WHERE state = 0 AND lane = $1 AND not_before_ms > 0 AND not_before_ms <= $2
         ORDER BY not_before_ms, crashes, id LIMIT $3 FOR UPDATE SKIP LOCKED),
     new AS MATERIALIZED (
         SELECT id FROM item WHERE state = 0 AND lane = $1 AND not_before_ms = 0
-        ORDER BY not_before_ms, crashes, id LIMIT $3 - (SELECT count(*) FROM tries) FOR UPDATE SKIP LOCKED),
+        ORDER BY not_before_ms, crashes, id LIMIT greatest($7, $3 - (SELECT count(*) FROM tries)) FOR UPDATE SKIP LOCKED),
+    first AS MATERIALIZED (
+        (SELECT id FROM tries ORDER BY not_before_ms, crashes, id LIMIT $3 - (SELECT count(*) FROM new))
+        UNION ALL SELECT id FROM new),
     taken AS (
         UPDATE item SET state = 1, worker = $4, batch = $5, fence = fence + 1, first_ms = coalesce(first_ms, $6)
-        WHERE id = ANY (ARRAY(SELECT id FROM tries UNION ALL SELECT id FROM new))
+        WHERE id = ANY (ARRAY(SELECT id FROM first))
         RETURNING id, not_before_ms, crashes)
     SELECT id, not_before_ms, crashes FROM taken
     UNION ALL SELECT NULL, (
         SELECT not_before_ms FROM item WHERE state = 0 AND lane = $1
-            AND id <> ALL (ARRAY(SELECT id FROM tries UNION ALL SELECT id FROM new))
+            AND id <> ALL (ARRAY(SELECT id FROM first))
         ORDER BY not_before_ms, crashes, id LIMIT 1), NULL";
 
 /// The lanes by falling priority, the earliest time for which an item of each waits,
@@ -167,8 +172,8 @@ async fn take(
         let mut taking = Taking::new(now, now + request.ahead, request.limit - ids.len());
         let mut in_vain = false;
         while !in_vain && let Some(asked) = lanes.ask(&mut taking, &opens) {
-            let (taken, first) = take_from(tx, &asked, (worker, batch, now)).await?;
-            lanes.took(&mut taking, asked.lane.id, taken.len(), first);
+            let (taken, given) = take_from(tx, &asked, (worker, batch, now)).await?;
+            lanes.took(&mut taking, &asked, given);
             in_vain = taken.is_empty() && !*read;
             ids.extend(taken);
         }
@@ -181,14 +186,15 @@ async fn take(
     }
 }
 
-/// Takes the first items of a lane that are due, in their order; and when the first of those that are left is due.
+/// Takes the first items of a lane that are due, in their order.
 async fn take_from(
     tx: &Tx<'_>,
-    Asked { lane, until, limit }: &Asked,
+    Asked { lane, until, limit, new }: &Asked,
     (worker, batch, now): (WorkerId, i64, Timestamp),
-) -> Result<(Vec<i64>, Option<Timestamp>), Error> {
-    let values = (until.as_millis(), i64::try_from(*limit).unwrap_or(i64::MAX), now.as_millis());
-    let rows = tx.query(TAKE, &[&lane.id, &values.0, &values.1, &worker.0, &batch, &values.2]).await?;
+) -> Result<(Vec<i64>, Given), Error> {
+    let places = [limit, new].map(|places| i64::try_from(*places).unwrap_or(i64::MAX));
+    let (until, now) = (until.as_millis(), now.as_millis());
+    let rows = tx.query(TAKE, &[&lane.id, &until, &places[0], &worker.0, &batch, &now, &places[1]]).await?;
     let (mut taken, mut first) = (Vec::new(), None);
     for row in &rows {
         let not_before: Option<i64> = row.get(1);
@@ -198,7 +204,9 @@ async fn take_from(
         }
     }
     taken.sort_unstable();
-    Ok((taken.into_iter().map(|place| place.3).collect(), first))
+    let new = taken.iter().filter(|place| place.0).count();
+    let given = Given { taken: taken.len(), new, first };
+    Ok((taken.into_iter().map(|place| place.3).collect(), given))
 }
 
 async fn hand_out(tx: &Tx<'_>, ids: Vec<i64>, now: Timestamp) -> Result<Vec<Claimed>, Error> {

@@ -8,9 +8,8 @@ use rusqlite::{Connection, params};
 use super::lanes::KnownLanes;
 use super::{rows, scopes};
 use crate::work::columns::{after_item, item_columns};
-use crate::work::fair_share::Lane;
 use crate::work::item::{Claim, ClaimRequest, Claimed, HISTORY, WorkItem, WorkerId};
-use crate::work::lanes::{Asked, EARLIEST, Taking};
+use crate::work::lanes::{Asked, EARLIEST, Given, Taking};
 
 /// Tries whose time has come. `state = 0` stands there as in the index, which is then sorted already.
 pub(super) const DUE_TRIES: &str = "SELECT id FROM item
@@ -63,15 +62,15 @@ pub(super) fn claim(
     let lanes = known.refresh(conn)?;
     let mut ids = Vec::new();
     let opens = |group: &str| closed.opens(group).map(|at| at.unwrap_or(EARLIEST));
-    lanes.share(Taking::new(now, now + request.ahead, request.limit), opens, |Asked { lane, until, limit }| {
-        let taken = due(conn, lane, *until, *limit)?;
+    lanes.share(Taking::new(now, now + request.ahead, request.limit), opens, |asked| {
+        let (taken, new) = due(conn, asked)?;
         for id in &taken {
             conn.prepare_cached(TAKE)?.execute(params![id, worker.0, now.as_millis()])?;
         }
-        let count = taken.len();
+        let first: Option<i64> = conn.prepare_cached(NEXT_DUE)?.query_row([asked.lane.id], |row| row.get(0))?;
+        let given = Given { taken: taken.len(), new, first: first.map(Timestamp::from_millis) };
         ids.extend(taken);
-        let first: Option<i64> = conn.prepare_cached(NEXT_DUE)?.query_row([lane.id], |row| row.get(0))?;
-        Ok::<_, rusqlite::Error>((count, first.map(Timestamp::from_millis)))
+        Ok::<_, rusqlite::Error>(given)
     })?;
     let items = ids.into_iter().map(|id| hand_out(conn, id, now)).collect::<rusqlite::Result<_>>()?;
     let next_due = lanes.next_due(opens).map(|due| due.saturating_since(now));
@@ -79,18 +78,19 @@ pub(super) fn claim(
     Ok(Claim { items, next_due, others, now, lost: false })
 }
 
-fn due(conn: &Connection, lane: &Lane, until: Timestamp, limit: usize) -> rusqlite::Result<Vec<i64>> {
+/// The items, and how many of them are new. The places that neither tries nor new items need are for the others.
+fn due(conn: &Connection, Asked { lane, until, limit, new }: &Asked) -> rusqlite::Result<(Vec<i64>, usize)> {
     let mut select = conn.prepare_cached(DUE_TRIES)?;
-    let tries = select.query_map(params![lane.id, until.as_millis(), limit as i64], |row| row.get(0))?;
+    let tries = select.query_map(params![lane.id, until.as_millis(), *limit as i64], |row| row.get(0))?;
     let mut ids: Vec<i64> = tries.collect::<rusqlite::Result<_>>()?;
-    if ids.len() < limit {
-        let mut select = conn.prepare_cached(DUE_NEW)?;
-        let new = select.query_map(params![lane.id, (limit - ids.len()) as i64], |row| row.get(0))?;
-        for id in new {
-            ids.push(id?);
-        }
-    }
-    Ok(ids)
+    let places = (*new).max(limit - ids.len());
+    let mut select = conn.prepare_cached(DUE_NEW)?;
+    let new = select.query_map(params![lane.id, places as i64], |row| row.get(0))?;
+    let new: Vec<i64> = new.collect::<rusqlite::Result<_>>()?;
+    ids.truncate(limit - new.len());
+    let count = new.len();
+    ids.extend(new);
+    Ok((ids, count))
 }
 
 fn hand_out(conn: &Connection, id: i64, now: Timestamp) -> rusqlite::Result<Claimed> {
