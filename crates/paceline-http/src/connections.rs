@@ -11,9 +11,9 @@ use crate::connecting::Hosts;
 use crate::no_answer::{HasAnswered, LARGEST_HEAD};
 use crate::sender_config::SenderConfig;
 
-/// The client that calls go through, and the one that takes its place.
+/// The clients that calls go through, and the one that takes their place.
 pub(crate) struct Connections {
-    now: Mutex<Client>,
+    now: Mutex<Clients>,
     /// It keeps no idle connections.
     spare: Option<Client>,
     /// Where calls take turns to open connections.
@@ -23,15 +23,29 @@ pub(crate) struct Connections {
     pub(crate) server: HasAnswered,
 }
 
+/// Each has connections of its own.
+struct Clients {
+    all: Client,
+    /// For calls that must not be made twice: it keeps idle connections for a moment only. None where `all` is for them, too.
+    once: Option<Client>,
+}
+
 impl Connections {
     pub(crate) fn of(client: Client) -> Self {
         Self {
-            now: Mutex::new(client),
+            now: Mutex::new(Clients { all: client, once: None }),
             spare: None,
             #[cfg(feature = "config")]
             hosts: None,
             server: HasAnswered::default(),
         }
+    }
+
+    /// With a client for calls that must not be made twice.
+    #[cfg(feature = "config")]
+    pub(crate) fn with_once(self, once: Option<ClientBuilder>, config: &SenderConfig) -> Result<Self, reqwest::Error> {
+        self.lock().once = once.map(|once| built(once, config)).transpose()?;
+        Ok(self)
     }
 
     /// With a client that keeps no idle connections: those of many hosts could take all descriptors.
@@ -50,13 +64,13 @@ impl Connections {
     /// went on a connection that was kept from an earlier one.
     pub(crate) async fn send(
         &self,
+        client: Client,
         method: &Method,
         address: &str,
         headers: HeaderMap,
         body: Body,
         is_kept: &AtomicBool,
     ) -> Result<Response, reqwest::Error> {
-        let client = self.lock().clone();
         let mut request = client.request(method.clone(), address).body(body).build()?;
         let of_address = std::mem::replace(request.headers_mut(), headers);
         for (name, value) in &of_address {
@@ -74,11 +88,17 @@ impl Connections {
     /// Descriptors are short. Idle connections are closed once no call waits for its answer through the client that kept them.
     pub(crate) fn spare(&self) {
         if let Some(spare) = &self.spare {
-            *self.lock() = spare.clone();
+            *self.lock() = Clients { all: spare.clone(), once: None };
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Client> {
+    /// The client of a call; `once`: which must not be made twice.
+    pub(crate) fn client(&self, once: bool) -> Client {
+        let clients = self.lock();
+        clients.once.as_ref().filter(|_| once).unwrap_or(&clients.all).clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Clients> {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -94,13 +94,19 @@ impl Sender {
         })
     }
 
-    /// The same sender, with a proxy on its way or none, and with what takes the place of its client once descriptors are short.
+    /// The same sender, with a proxy on its way or none, with a client for calls that must not be made twice, and with what takes
+    /// the place of its clients once descriptors are short.
     #[cfg(feature = "config")]
-    pub(crate) fn with_way(self, proxied: bool, spare: Option<ClientBuilder>) -> Result<Self, reqwest::Error> {
-        let connections = match spare {
-            Some(spare) => self.connections.with_spare(spare, &self.config)?.in_turn(),
-            None => self.connections,
-        };
+    pub(crate) fn with_way(
+        self,
+        proxied: bool,
+        once: Option<ClientBuilder>,
+        spare: Option<ClientBuilder>,
+    ) -> Result<Self, reqwest::Error> {
+        let mut connections = self.connections.with_once(once, &self.config)?;
+        if let Some(spare) = spare {
+            connections = connections.with_spare(spare, &self.config)?.in_turn();
+        }
         Ok(Self { proxied, connections, ..self })
     }
 
@@ -324,11 +330,12 @@ impl Sender {
     ) -> Result<Received, NoAnswer> {
         let (timeout, gateway, is_own) = (self.config.timeout, self.gateway(call), call.url.starts_with('/'));
         let is_kept = AtomicBool::default();
+        let client = || self.connections.client(self.unknown_outcome(call) != UnknownOutcome::Resend);
         let send = async || {
             let address = self.address_of(call);
             let deadline = self.clock.now() + timeout;
             let body = leaving.body(call.body.clone());
-            let sending = self.connections.send(&call.method, &address, headers.clone(), body, &is_kept);
+            let sending = self.connections.send(client(), &call.method, &address, headers.clone(), body, &is_kept);
             let sent = until(&self.clock, deadline, sending).await.transpose();
             if sent.as_ref().is_err_and(|error| Shortage::is_why(error)) {
                 self.connections.spare();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
+use paceline::UnknownOutcome;
 use paceline_config::{Access, Proxy, Upstream};
 use paceline_providers::secrets::hidden;
 use paceline_providers::table::Scope;
@@ -102,6 +103,10 @@ impl SenderConfig {
 /// How long a connection to one of many hosts is kept for its next call.
 const IDLE_OF_MANY_HOSTS: Duration = Duration::from_secs(20);
 
+/// How long for a call that must not be made twice. A server that closes an idle connection as such a call comes leaves open
+/// whether it was done; the shortest waits of usual servers are of two seconds and of five.
+const IDLE_OF_CALLS_MADE_ONCE: Duration = Duration::from_secs(1);
+
 /// What a client speaks, the best first.
 const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
@@ -126,13 +131,18 @@ impl Sender {
         {
             warn_if_exposed("the client's key", &file, &key.display().to_string());
         }
-        let (keeping, spare) = match upstream.dialect.scope() {
-            Scope::Host if !config.keeps_connections => (client()?.pool_max_idle_per_host(0), None),
-            Scope::Host => (client()?.pool_idle_timeout(IDLE_OF_MANY_HOSTS).connector_layer(InTurn), Some(client()?)),
-            _ => (client()?, None),
+        let once = || Ok::<_, AccessError>(client()?.pool_idle_timeout(IDLE_OF_CALLS_MADE_ONCE));
+        let (keeping, once, spare) = match upstream.dialect.scope() {
+            Scope::Host if !config.keeps_connections => (client()?.pool_max_idle_per_host(0), None, None),
+            Scope::Host => {
+                let keeping = client()?.pool_idle_timeout(IDLE_OF_MANY_HOSTS).connector_layer(InTurn);
+                (keeping, Some(once()?.connector_layer(InTurn)), Some(client()?))
+            }
+            _ => (client()?, Some(once()?), None),
         };
+        let once = once.filter(|_| config.unknown_outcome != Some(UnknownOutcome::Resend));
         let sender = Self::new(keeping, config);
-        sender.and_then(|sender| sender.with_way(may_be_proxied(upstream), spare)).map_err(AccessError::Setup)
+        sender.and_then(|sender| sender.with_way(may_be_proxied(upstream), once, spare)).map_err(AccessError::Setup)
     }
 }
 

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use http::{HeaderMap, Response};
+use http::{HeaderMap, Method, Response};
 use http_body_util::Full;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use paceline::Clock;
 use paceline_config::{Config, Environment, Overrides};
 use paceline_http::{Call, NoAnswer, Sender};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -102,4 +103,23 @@ async fn a_call_whose_kept_connection_is_closed_goes_again_at_once_and_one_on_a_
     let new = send(&sender, 3, &call).await;
     assert!(matches!(new.answer, Err(NoAnswer::Broken(_))), "{:?}", new.answer);
     assert_eq!(new.reading.wait, None);
+}
+
+/// A server that closes an idle connection as such a call comes would leave open whether it was done.
+#[tokio::test]
+async fn a_call_that_must_not_be_made_twice_goes_on_no_connection_that_was_idle_for_long() {
+    let sender = of_many_hosts();
+    let (url, accepted) = host(1).await;
+    let charge = Call { method: Method::POST, ..Call::get(&url) };
+    let other = Call::get(host(1).await.0);
+    assert!(send(&sender, 1, &charge).await.answer.is_ok());
+    let (clock, second) = (Clock::new(), Duration::from_secs(1));
+    let began = clock.now();
+    while clock.now() - began <= second {
+        assert!(send(&sender, 2, &other).await.answer.is_ok());
+    }
+    assert!(send(&sender, 3, &charge).await.answer.is_ok());
+    assert_eq!(accepted.load(Ordering::Relaxed), 2);
+    assert!(send(&sender, 4, &Call::get(&url)).await.answer.is_ok());
+    assert_eq!(accepted.load(Ordering::Relaxed), 3, "others have connections of their own");
 }
