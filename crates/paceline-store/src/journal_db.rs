@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use paceline_core::Timestamp;
+use rusqlite::ffi::SQLITE_READONLY_DBMOVED;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use crate::claim;
@@ -368,12 +369,17 @@ impl JournalDb {
 }
 
 /// Leaves WAL mode: reading a database in that mode makes files beside it, which stay, or cannot be made. Where a reader has the
-/// journal open just now, the end of the next run does it.
+/// journal open just now, or its folder has another name now, the end of the next run does it.
 fn leave_one_file(conn: &Connection) -> Result<(), JournalError> {
     let switched =
         conn.busy_timeout(Duration::ZERO).and_then(|()| conn.query_row("PRAGMA journal_mode = DELETE", [], |_| Ok(())));
+    let was_moved = |error: &rusqlite::Error| {
+        error.sqlite_error().is_some_and(|error| error.extended_code == SQLITE_READONLY_DBMOVED)
+    };
     match switched {
-        Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) => Ok(()),
+        Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) || was_moved(&error) => {
+            Ok(())
+        }
         other => other.map_err(JournalError::sqlite("close")),
     }
 }
@@ -385,3 +391,25 @@ const _: () = assert!(
         && State::Skipped as i64 == 4
         && State::Cancelled as i64 == 5
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As of a run that was started in a folder, with names in it, which then got another name.
+    #[test]
+    fn a_journal_whose_folder_was_moved_is_closed_and_keeps_what_it_holds() {
+        let folder = tempfile::tempdir().unwrap();
+        let (before, after) = (folder.path().join("before"), folder.path().join("after"));
+        std::fs::create_dir(&before).unwrap();
+        let conn = Connection::open(before.join("job.journal")).unwrap();
+        conn.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE done (item INTEGER); INSERT INTO done VALUES (7)")
+            .unwrap();
+        std::fs::rename(&before, &after).unwrap();
+        leave_one_file(&conn).unwrap();
+        conn.close().unwrap();
+        let conn = Connection::open(after.join("job.journal")).unwrap();
+        assert_eq!(conn.query_row("SELECT item FROM done", [], |row| row.get::<_, i64>(0)), Ok(7));
+        leave_one_file(&conn).unwrap();
+    }
+}
