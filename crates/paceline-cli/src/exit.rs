@@ -75,7 +75,7 @@ pub(crate) enum Failure {
     /// Something broke under way (a full disk, a lost journal); what was acknowledged is safe: exit 3.
     #[error("{0}")]
     Interrupted(String),
-    /// The journal of a job is gone: exit 3. No run can go on with it.
+    /// The journal or the results of a job are gone: exit 3. No run can go on without them.
     #[error("{0}")]
     Lost(String),
     /// A job is done, and what tells so could not be written: exit 3, for the same command does that alone.

@@ -251,6 +251,15 @@ impl JournalError {
         }
     }
 
+    /// Whether results are not where the run wrote them, or not as it wrote them.
+    pub fn is_output_taken(&self) -> bool {
+        match self {
+            Self::OutputTaken { .. } => true,
+            Self::Stopped { cause } => cause.is_output_taken(),
+            _ => false,
+        }
+    }
+
     /// Whether the cause is a disk that is full.
     pub fn is_disk_full(&self) -> bool {
         match self {

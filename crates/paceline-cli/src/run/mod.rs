@@ -31,6 +31,7 @@ use self::calls::acknowledge::Acknowledge;
 use self::calls::budget::{Budget, Left};
 use self::calls::dispatch::{Dispatcher, Ended};
 use self::calls::item::Context;
+use self::calls::on_their_way::failure_of;
 use self::calls::signals::{self, Interruptions, Signals};
 pub(crate) use self::calls::stop::StopReason;
 use self::course::{Course, Restored};
@@ -307,7 +308,7 @@ impl Run<'_> {
         written = written.and(self.report(context, &Ending { now, bounded, enough }));
         // What a full disk leaves in the log of the journal, the next run finds there.
         let full = journal.disk_full().is_some();
-        let closed = journal.close().or_else(|error| if full { Ok(()) } else { Err(Failure::interrupted(error)) });
+        let closed = journal.close().or_else(|error| if full { Ok(()) } else { Err(failure_of(&error)) });
         written = written.and(closed);
         if let Some(pointer) = self.args.pointer() {
             let path = extract::path(self.paths);

@@ -353,6 +353,7 @@ fn results_that_are_cut_short_under_way_end_no_run_as_a_success() {
     let (code, log) = finish(job.run(&server).args(["--concurrency", "1", "--pace", "none"]));
     assert_eq!(code, 3, "{log}");
     assert!(log.contains("out.jsonl was removed, replaced or cut short") && !log.contains("SUCCESS"), "{log}");
+    assert!(log.contains("put it back as it was") && !log.contains("the results so far are kept"), "{log}");
     assert_eq!(std::fs::read(&results).expect("the results"), b"", "no line stands behind a gap");
 
     std::fs::rename(copy, results).expect("put back");

@@ -85,6 +85,13 @@ impl OnTheirWay {
 
 /// How a run ends whose journal broke.
 pub(crate) fn failure_of(error: &JournalError) -> Failure {
+    if error.is_output_taken() {
+        let advice =
+            "put it back as it was, then run the same command again; without it no run can go on with this job";
+        return Failure::Lost(format!(
+            "{error}: {advice}, and deleting the journal too starts it again from the first line"
+        ));
+    }
     if error.is_journal_taken() { Failure::Lost(error.to_string()) } else { Failure::interrupted(error) }
 }
 
