@@ -111,10 +111,8 @@ impl Breaker {
 
     /// When the next probe may leave, if it is open: nothing makes it earlier.
     pub(crate) const fn open_until(&self) -> Option<Instant> {
-        match self.state {
-            State::Open { until, .. } => Some(until),
-            State::Closed | State::HalfOpen { .. } => None,
-        }
+        let State::Open { until, .. } = self.state else { return None };
+        Some(until)
     }
 
     /// A call is sent. Returns whether it is a probe.
@@ -235,12 +233,12 @@ impl Breaker {
         self.failures.as_ref()?.first.filter(|_| self.failing_since().is_some() || self.several_fail_in_a_row())
     }
 
-    /// A call was refused, and the server does not say when it takes calls.
-    pub(crate) fn refused(&mut self, now: Instant) {
-        self.failures.get_or_insert_default().refused.add(now);
+    /// A call was refused; `told`: for how long the server takes none.
+    pub(crate) fn refused(&mut self, now: Instant, told: Option<Duration>) {
+        self.failures.get_or_insert_default().refused.add(now, told);
     }
 
-    /// A call was not refused, or the server says when it takes calls.
+    /// A call was not refused.
     pub(crate) fn takes_calls(&mut self) {
         self.failures.iter_mut().for_each(|failures| failures.refused = Refused::default());
     }
@@ -248,6 +246,11 @@ impl Breaker {
     /// Since when all calls are refused, if they are several, and the server does not say when it takes calls.
     pub(crate) fn refused_since(&self) -> Option<Instant> {
         self.failures.as_ref()?.refused.since(self.config.min_distinct_items)
+    }
+
+    /// Since when each call is refused, where that lasts for longer than a limit would.
+    pub(crate) fn refuses_all_since(&self) -> Option<Instant> {
+        self.failures.as_ref()?.refused.all_since()
     }
 
     fn several_fail_in_a_row(&self) -> bool {
@@ -372,9 +375,8 @@ mod tests {
 
     #[test]
     fn one_bad_item_few_failures_or_old_ones_never_open_it() {
-        let mut one_item = Breaker::new(BreakerConfig::default()).expect("defaults");
-        let mut few = one_item.clone();
-        let mut old = one_item.clone();
+        let new = || Breaker::new(BreakerConfig::default()).expect("defaults");
+        let [mut one_item, mut few, mut old] = [new(), new(), new()];
         for n in 0..100 {
             assert_eq!(one_item.answered(at(1), Duration::ZERO, n % 4, true, false), None, "4 items are not 5");
             assert_eq!(few.answered(at(1), Duration::ZERO, n, n % 5 < 2, false), None, "40 % are not half");
@@ -468,9 +470,8 @@ mod tests {
     fn another_configuration_acts_at_once_and_what_cannot_be_is_refused_by_name() {
         let good = BreakerConfig::default();
         let mut breaker = Breaker::new(good).expect("defaults");
-        breaker
-            .reconfigure(BreakerConfig { window_size: 4, min_samples: 2, min_distinct_items: 2, ..good })
-            .expect("sensible");
+        let small = BreakerConfig { window_size: 4, min_samples: 2, min_distinct_items: 2, ..good };
+        breaker.reconfigure(small).expect("sensible");
         assert_eq!(breaker.answered(at(1), Duration::ZERO, 1, true, false), None);
         assert_eq!(breaker.answered(at(1), Duration::ZERO, 2, true, false), Some(Change::Opened { until: at(2) }));
         for (config, key) in [
@@ -488,13 +489,7 @@ mod tests {
             let error = breaker.reconfigure(config).expect_err(key);
             assert_eq!(error.key, format!("breaker.{key}"));
         }
-        let extreme = BreakerConfig {
-            failure_ratio: 1.0,
-            window_size: LARGEST,
-            min_samples: LARGEST,
-            open: good.open_max,
-            ..good
-        };
-        breaker.reconfigure(extreme).expect("as much as may be");
+        let most = BreakerConfig { failure_ratio: 1.0, window_size: LARGEST, min_samples: LARGEST, ..good };
+        breaker.reconfigure(BreakerConfig { open: good.open_max, ..most }).expect("as much as may be");
     }
 }

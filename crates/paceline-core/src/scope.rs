@@ -342,9 +342,9 @@ impl Scope {
         self.breaker.answered(now, now - flight.sent, of(flight, item), false)
     }
 
-    /// A call was refused because of the pace; `told`: the server says when it takes calls.
-    pub(crate) fn turned_away(&mut self, now: Instant, told: bool) {
-        if told { self.breaker.all_mut().takes_calls() } else { self.breaker.all_mut().refused(now) }
+    /// A call was refused because of the pace; `told`: for how long the server takes none.
+    pub(crate) fn turned_away(&mut self, now: Instant, told: Option<Duration>) {
+        self.breaker.all_mut().refused(now, told);
     }
 
     /// The call did not come too early, whatever its answer is.

@@ -191,7 +191,7 @@ impl Backend {
         reading: &Reading,
         words: &str,
     ) {
-        let Some(sign) = Sign::of(reading) else { return };
+        let Some(sign) = self.sign_of(scope, reading) else { return };
         let upstream = self.name();
         let now = || self.limiter().now();
         // What fails for one client alone is an outage of its own.
@@ -228,6 +228,7 @@ impl Backend {
                 let since = Timestamp::from_millis(clock::wall().as_millis() - lasts.as_millis() as i64);
                 let what = match scope {
                     Some(_) if is_alone && !is_failing => "fails for one client alone, which alone is paused",
+                    Some(_) if matches!(sign, Sign::Refuses { .. }) => "refuses every call",
                     Some(_) => "fails",
                     None => "is down",
                 };
@@ -244,6 +245,16 @@ impl Backend {
         }
     }
 
+    /// What a call says of the upstream. A refusal is an answer, unless each call is refused for longer than a limit would.
+    fn sign_of(&self, scope: &Arc<str>, reading: &Reading) -> Option<Sign> {
+        let sign = Sign::of(reading)?;
+        if reading.class != Class::Throttled {
+            return Some(sign);
+        }
+        let seen = self.limiter().scope_snapshot(&self.scope(scope));
+        Some(seen.and_then(|seen| seen.refuses_all_since).map_or(sign, |since| Sign::Refuses { since }))
+    }
+
     /// What fails for all of its clients at present, in a sentence. Names of scopes are not for all who may read it.
     pub(crate) fn outage(&self) -> Option<String> {
         let now = self.limiter().now();
@@ -251,6 +262,10 @@ impl Backend {
         let (first, scopes) = (down.first()?, down.iter().filter(|down| down.scope.is_some()).count());
         let (lasts, reason) = (format_duration(in_tens(now.saturating_since(first.since))), &first.reason);
         Some(match first.scope {
+            None if first.refuses => format!("the upstream has refused every call for {lasts}: {reason}"),
+            Some(_) if scopes == 1 && first.refuses => {
+                format!("the upstream has refused every call of one scope for {lasts}: {reason}")
+            }
             None => format!("the upstream has answered no call for {lasts}: {reason}"),
             Some(_) if scopes == 1 => format!("one scope has failed for {lasts}: {reason}"),
             Some(_) => format!("{scopes} scopes fail, one of them for {lasts}: {reason}"),

@@ -300,8 +300,8 @@ impl Gauges {
             )?,
             failing: gauge(
                 "paceline_failing_seconds",
-                "For how long calls have failed or had no connection, for all clients, and none was answered: a series for each \
-                 scope that does so, and one with an empty scope, which is 0 while anything of the upstream answers",
+                "For how long calls have failed, had no connection or were all refused (429), for all clients, and none was \
+                 answered: a series for each scope that does so, and one with an empty scope, which is 0 while anything answers",
                 &["upstream", "scope"],
             )?,
             limit: gauge(

@@ -207,7 +207,7 @@ impl Pacer {
         }
         match outcome.class {
             Class::Throttled => {
-                let told = outcome.hint.is_some_and(|hint| hint.is_long());
+                let told = outcome.hint.filter(Hint::is_long).map(|hint| hint.wait);
                 self.scopes[id].turned_away(now, told);
                 self.scopes[id].was_asked(outcome.hint.as_ref());
             }

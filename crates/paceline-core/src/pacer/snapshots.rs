@@ -93,6 +93,7 @@ impl Pacer {
             failing_since: self.failing.values().min().copied(),
             no_success_since: None,
             refused_since: None,
+            refuses_all_since: None,
             fails_for: Vec::new(),
             answers: ScopeAnswers::Unknown,
             silent: None,

@@ -39,6 +39,7 @@ impl Scope {
             failing_since: self.failing_since(),
             no_success_since: self.breaker.all().no_success_since(),
             refused_since: self.breaker.all().refused_since(),
+            refuses_all_since: self.breaker.all().refuses_all_since(),
             fails_for: self.breaker.at_fault(),
             answers: self.answers.known(),
             silent: None,

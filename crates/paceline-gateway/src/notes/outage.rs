@@ -32,6 +32,8 @@ pub(crate) enum Sign {
     Answers,
     /// It fails in the scope of the call; `everywhere`: there was no connection.
     Fails { everywhere: bool },
+    /// It has refused every call in the scope since then, for longer than a limit would.
+    Refuses { since: Instant },
     /// Nothing leaves until a person acts.
     Stops { everywhere: bool },
 }
@@ -51,6 +53,8 @@ pub(crate) struct Down {
     pub(crate) scope: Option<Arc<str>>,
     pub(crate) since: Instant,
     pub(crate) reason: String,
+    /// Its last call was refused because of the pace.
+    pub(crate) refuses: bool,
 }
 
 /// What is to be told.
@@ -117,6 +121,10 @@ impl Why {
     pub(crate) fn of(reading: &Reading, words: &str) -> Self {
         let words = words.to_owned();
         Self { kind: (Some(reading.class), reading.unsent, reading.code.clone()), words }
+    }
+
+    fn is_refusal(&self) -> bool {
+        self.kind.0 == Some(Class::Throttled)
     }
 }
 
@@ -188,10 +196,11 @@ impl Rows {
         now: Instant,
         has_open_breaker: impl FnOnce() -> bool,
     ) -> Option<Told> {
-        let (everywhere, is_stopped) = match sign {
+        let (everywhere, is_stopped, since) = match sign {
             Sign::Answers => return self.end(scope, now),
-            Sign::Fails { everywhere } => (everywhere, false),
-            Sign::Stops { everywhere } => (everywhere, true),
+            Sign::Fails { everywhere } => (everywhere, false, now),
+            Sign::Refuses { since } => (false, false, since),
+            Sign::Stops { everywhere } => (everywhere, true, now),
         };
         let place = (!everywhere).then(|| Arc::clone(scope));
         // What is told of the whole is not told of its parts.
@@ -204,14 +213,14 @@ impl Rows {
         if self.failing.len() == MOST && !self.failing.contains_key(&place) {
             return None;
         }
-        let row = self.failing.entry(place.clone()).or_insert_with(|| Row::new(now, is_stopped));
+        let row = self.failing.entry(place.clone()).or_insert_with(|| Row::new(since, is_stopped));
         if is_stopped && !row.is_stopped {
             *row = Row::new(now, true);
         }
         row.failed += 1;
-        (row.last, row.why) = (now, why());
+        (row.since, row.last, row.why) = (row.since.min(since), now, why());
         let lasts = row.failed >= IN_A_ROW && now.saturating_since(row.since) >= AT_LEAST;
-        row.told = is_stopped || lasts || has_open_breaker();
+        row.told = is_stopped || lasts || matches!(sign, Sign::Refuses { .. }) || has_open_breaker();
         row.was_told |= row.told;
         row.told_why = (row.why.clone(), now);
         let told = row.told.then_some(Told::Down { scope: place, since: row.since, is_stopped })?;
@@ -241,13 +250,14 @@ impl Rows {
             scope: scope.clone(),
             since: row.since,
             reason: row.why.words.clone(),
+            refuses: row.why.is_refusal(),
         };
         let mut down: Vec<_> = rows.map(down).collect();
         let answers = self.answered.values().any(|at| is_recent(*at));
         let first = down.iter().min_by_key(|down| down.since);
         if let Some(first) = first.filter(|_| !answers && down.iter().all(|down| down.scope.is_some())) {
             let since = self.answered.values().fold(first.since, |since, at| since.max(*at));
-            let whole = Down { scope: None, since, reason: first.reason.clone() };
+            let whole = Down { scope: None, since, ..first.clone() };
             down.insert(0, whole);
         }
         down
@@ -387,5 +397,17 @@ mod tests {
         assert_eq!((fails(FAILS, "503", 71), of(71)), (down(None, 0, false), vec!["503".to_owned()]));
         assert_eq!([fails(UNREACHED, "refused", 72), fails(FAILS, "503", 140)], [None, None], "one of each");
         assert_eq!(fails(UNREACHED, "refused", 141), down(None, 0, false));
+    }
+
+    #[test]
+    fn a_scope_that_refuses_every_call_is_down_since_the_first_and_says_so() {
+        let (outages, m): (Outages, Arc<str>) = (Outages::default(), "m".into());
+        let why = || Why { kind: (Some(Class::Throttled), false, None), words: "status 429".to_owned() };
+        let refuses = |second| outages.note(&m, Sign::Refuses { since: at(7) }, why, || at(second), || false);
+        assert_eq!([refuses(130), refuses(140)], [down(Some("m"), 7, false), None]);
+        let whole = outages.down(at(150)).swap_remove(0);
+        assert_eq!((whole.scope, whole.since, whole.refuses), (None, at(7), true));
+        assert_eq!(outages.note(&m, Sign::Answers, Why::default, || at(160), || false), back(Some("m"), 153));
+        assert_eq!(outages.down(at(160)), []);
     }
 }

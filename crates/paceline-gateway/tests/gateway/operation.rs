@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::extract::Request;
@@ -10,7 +11,7 @@ use paceline_gateway::Bounds;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use crate::support::{Served, answer, counted, upstream};
+use crate::support::{Served, answer, client, counted, serve_to, upstream};
 use crate::{OK, bounds};
 
 /// A page of the gateway's own.
@@ -247,16 +248,18 @@ async fn an_upstream_that_takes_calls_and_answers_none_is_told_of_also_where_cli
     assert_eq!(metric(&page(&served, "/metrics").await.1, "silent"), 0.0);
 }
 
+/// For how long a scope is said to fail, or the whole upstream.
+fn failing(page: &str, scope: &str) -> Option<f64> {
+    let name = format!("paceline_failing_seconds{{scope=\"{scope}\",upstream=\"api\"}} ");
+    page.lines().find_map(|line| line.strip_prefix(&name)).map(|value| value.parse().expect("a number"))
+}
+
 #[tokio::test]
 async fn an_upstream_that_is_down_is_told_of_also_where_clients_give_up() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let api = listener.local_addr().unwrap();
     drop(listener);
     let served = Served::new(api, "", Bounds::default());
-    let failing = |page: &str, scope: &str| -> Option<f64> {
-        let name = format!("paceline_failing_seconds{{scope=\"{scope}\",upstream=\"api\"}} ");
-        page.lines().find_map(|line| line.strip_prefix(&name)).map(|value| value.parse().expect("a number"))
-    };
     assert_eq!(page(&served, "/readyz").await, (200, "ready\n".to_owned()));
     assert_eq!(failing(&page(&served, "/metrics").await.1, ""), Some(0.0));
     let call = tokio::spawn(served.post().send());
@@ -276,4 +279,56 @@ async fn an_upstream_that_is_down_is_told_of_also_where_clients_give_up() {
     assert_eq!(served.post().send().await.unwrap().text().await.unwrap(), OK);
     assert_eq!(page(&served, "/readyz").await, (200, "ready\n".to_owned()));
     assert_eq!(failing(&page(&served, "/metrics").await.1, ""), Some(0.0));
+}
+
+/// With the key of a client.
+async fn metrics_of_ana(served: &Served) -> String {
+    let got = served.client.get(served.origin() + "/metrics").bearer_auth("pk-ana").send().await.expect("an answer");
+    got.text().await.expect("a body")
+}
+
+/// Three clients call it for so many seconds, each a request after the other of which it waits ten seconds for the answer.
+async fn three_call(served: &Served, seconds: u64) {
+    for second in 0..seconds {
+        if second % 10 == 0 {
+            for name in ["ana", "bob", "cy"] {
+                let request = served.post().bearer_auth(format!("pk-{name}")).timeout(Duration::from_secs(10));
+                tokio::spawn(request.send());
+            }
+        }
+        passes(Duration::from_secs(1)).await;
+        page(served, "/healthz").await;
+    }
+}
+
+#[tokio::test]
+async fn an_upstream_that_refuses_every_call_for_minutes_is_told_of_and_a_limit_that_comes_back_is_not() {
+    for (asked, is_told) in [(None, true), (Some("20"), true), (Some("3600"), false)] {
+        let mends = Arc::new(AtomicBool::new(false));
+        let mended = Arc::clone(&mends);
+        let (api, calls) = counted(move |_| match (mended.load(Ordering::SeqCst), asked) {
+            (true, _) => answer(200, &[], OK),
+            (false, None) => answer(429, &[], r#"{"error":{"code":"rate_limit_exceeded"}}"#),
+            (false, Some(asked)) => answer(429, &[("retry-after", asked)], ""),
+        })
+        .await;
+        let served = Served::new(api, "", Bounds::default());
+        serve_to(&served, ["ana", "bob", "cy"].map(|name| client(name, &[])).into());
+        three_call(&served, 100).await;
+        assert_eq!(page(&served, "/readyz").await, (200, "ready\n".to_owned()), "a limit may be like that");
+        three_call(&served, 260).await;
+        let (metrics, ready) = (metrics_of_ana(&served).await, page(&served, "/readyz").await);
+        if !is_told {
+            assert_eq!((ready, failing(&metrics, "")), ((200, "ready\n".to_owned()), Some(0.0)));
+            continue;
+        }
+        assert!(failing(&metrics, "") > Some(300.0) && calls.count() < 60, "{metrics}");
+        let words = "ready\napi: the upstream has refused every call for 5m ";
+        let why = if asked.is_none() { ": rate_limit_exceeded\n" } else { ": status 429" };
+        assert!(ready.0 == 200 && ready.1.starts_with(words) && ready.1.contains(why), "{ready:?}");
+        mends.store(true, Ordering::SeqCst);
+        three_call(&served, 120).await;
+        let (metrics, ready) = (metrics_of_ana(&served).await, page(&served, "/readyz").await);
+        assert_eq!((ready, failing(&metrics, "")), ((200, "ready\n".to_owned()), Some(0.0)));
+    }
 }
