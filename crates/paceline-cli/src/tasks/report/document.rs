@@ -103,10 +103,10 @@ impl Document {
         self.rows.add(self.form, &Row::reported(item, self.standing.groups()), item.state == State::Succeeded)
     }
 
-    /// Items are added while a report is read, but none ever goes.
+    /// Items are added while a report is read, and others are pruned.
     fn check(&self, before: u64, after: u64) -> Result<(), Failure> {
         let counted = self.standing.total();
-        if (before..=after).contains(&counted) {
+        if adds_up(counted, before, after) {
             return Ok(());
         }
         Err(Failure::interrupted(format!(
@@ -247,5 +247,29 @@ impl Rows {
         let file = self.all.get_mut();
         file.rewind()?;
         io::copy(file, out).map(|_| ())
+    }
+}
+
+/// Whether so many items may have been read one by one, where the store had so many before and after.
+fn adds_up(counted: u64, before: u64, after: u64) -> bool {
+    (before.min(after)..=before.max(after)).contains(&counted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_adds_up_also_while_items_are_added_or_pruned() {
+        for (counted, before, after, may_be) in [
+            (600, 600, 600, true),
+            (599, 600, 600, false),
+            (610, 600, 620, true),
+            (600, 600, 0, true),
+            (469, 600, 139, true),
+            (100, 600, 139, false),
+        ] {
+            assert_eq!(adds_up(counted, before, after), may_be, "{counted} of {before}, then {after}");
+        }
     }
 }
