@@ -1,5 +1,6 @@
 //! The upstreams of a gateway as they are configured now, what has to live as long as each of them, and how they change.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -159,6 +160,7 @@ impl<'a> Upstreams<'a> {
                 Plan::Renewed { place, fresh } => {
                     let served = before[place].take().expect("names differ");
                     let change = changed(&served, &fresh);
+                    warn_of_lost_limits(&served.configured, &fresh.configured);
                     let differs = change.is_some();
                     changes.extend(change);
                     served.renew(*fresh, self.folder.as_ref(), mends || differs).await
@@ -326,6 +328,25 @@ fn changed(served: &Served, fresh: &Fresh) -> Option<String> {
         return Some(format!("changed: {name}"));
     }
     (served.headers != fresh.headers).then(|| format!("changed: {name}, its key"))
+}
+
+/// Warns where what was limited is no more: the file may be written at present, or be cut off.
+fn warn_of_lost_limits(before: &Upstream, now: &Upstream) {
+    let limited = |of: &Upstream| -> BTreeSet<String> {
+        let of_tiers = of.pacer.tiers.iter().map(|(name, limits)| (format!(" in {name}"), limits));
+        let all = [(String::new(), &of.pacer.limits)].into_iter().chain(of_tiers);
+        all.flat_map(|(place, limits)| limits.quotas.iter().map(move |quota| format!("{}{place}", quota.dimension)))
+            .collect()
+    };
+    let now_limited = limited(now);
+    let lost: Vec<_> = limited(before).into_iter().filter(|what| !now_limited.contains(what)).collect();
+    if !lost.is_empty() {
+        tracing::warn!(
+            upstream = now.name,
+            "the configuration that was read again limits no more: {}; if that is not meant, the file may not be whole",
+            lost.join(", ")
+        );
+    }
 }
 
 /// The fleet of an upstream, and the limits that it divides: with others it is another fleet.
