@@ -173,8 +173,11 @@ fn note_answer(known: Option<&Client>, answer: &[u8], tokens: u64) {
 }
 
 /// A screen that shows it need not change each second.
-const fn in_tens(time: Duration) -> Duration {
-    Duration::from_secs(time.as_secs() / 10 * 10)
+fn in_tens(time: Duration) -> String {
+    match time.as_secs() / 10 * 10 {
+        0 => "some seconds".to_owned(),
+        tens => format_duration(Duration::from_secs(tens)),
+    }
 }
 
 /// The scope of a place that may be of one client alone.
@@ -260,7 +263,7 @@ impl Backend {
         let now = self.limiter().now();
         let down = self.notes().outages.down(now);
         let (first, scopes) = (down.first()?, down.iter().filter(|down| down.scope.is_some()).count());
-        let (lasts, reason) = (format_duration(in_tens(now.saturating_since(first.since))), &first.reason);
+        let (lasts, reason) = (in_tens(now.saturating_since(first.since)), &first.reason);
         Some(match first.scope {
             None if first.refuses => format!("the upstream has refused every call for {lasts}: {reason}"),
             Some(_) if scopes == 1 && first.refuses => {

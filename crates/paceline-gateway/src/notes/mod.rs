@@ -49,7 +49,7 @@ pub(crate) fn words_for_all(reading: &Reading, status: Option<u16>) -> Cow<'_, s
         )
         .into(),
         (_, _, Some(code)) => code.into(),
-        (Some(status), ..) => format!("status {status}; what the server says goes to its client alone").into(),
+        (Some(status), ..) => format!("status {status}").into(),
     }
 }
 
