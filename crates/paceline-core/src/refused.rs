@@ -1,5 +1,5 @@
-//! Since when a server refuses all calls: it has banned the caller, another one uses up its limit, or a limit is used up that does
-//! not come back.
+//! Since when a server refuses all calls: it has banned the caller, another one uses up its limit, or a limit is used up that
+//! does not come back.
 
 use core::time::Duration;
 

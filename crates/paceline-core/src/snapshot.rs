@@ -233,8 +233,8 @@ pub struct ScopeSnapshot {
     /// Since when all calls are refused, if these are as many calls and the server does not say when it takes them. None for the
     /// account.
     pub refused_since: Option<Instant>,
-    /// Since when every call was refused, where that lasts for longer than a limit would: for two minutes, and for twice as long as
-    /// the server has told a call to wait. None for the account.
+    /// Since when every call was refused, where that lasts for longer than a limit would: for two minutes, and for twice as long
+    /// as the server has told a call to wait. None for the account.
     pub refuses_all_since: Option<Instant>,
     /// The callers ([`Request::caller`](crate::Request::caller)) whose calls alone fail, as far as is known.
     pub fails_for: Vec<u64>,
