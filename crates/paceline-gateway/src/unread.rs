@@ -16,11 +16,16 @@ const CHARSETS: [&str; 4] = ["utf-8", "utf8", "us-ascii", "iso-8859-1"];
 /// What is wrong with it.
 pub(crate) fn check_coding(call: &Call) -> Result<(), &'static str> {
     let identity = |coding: &str| coding.trim().is_empty() || coding.trim().eq_ignore_ascii_case("identity");
-    let is_coding = |name: &&HeaderName| **name != CONTENT_ENCODING && letters_of(name) == "contentencoding";
-    if texts(&call.headers, &CONTENT_ENCODING).any(|codings| !codings.split(',').all(identity))
-        || call.headers.keys().any(|name| is_coding(&name))
-    {
+    if texts(&call.headers, &CONTENT_ENCODING).any(|codings| !codings.split(',').all(identity)) {
         return Err("the body of the request is compressed (Content-Encoding): send it as it is");
+    }
+    // Servers that read fields as CGI does take another sign for the hyphen.
+    let is_spelt =
+        |name: &HeaderName| [CONTENT_ENCODING, CONTENT_TYPE].iter().any(|of| letters_of(of) == letters_of(name));
+    if call.headers.keys().any(|name| ![CONTENT_ENCODING, CONTENT_TYPE].contains(name) && is_spelt(name)) {
+        return Err(
+            "the request has another spelling of Content-Encoding or Content-Type, which some servers take for it",
+        );
     }
     if texts(&call.headers, &CONTENT_TYPE).flat_map(charsets).any(|charset| !is_one_of(&CHARSETS, charset)) {
         return Err(
@@ -125,6 +130,7 @@ mod tests {
             (&[("content-encoding", "identity, gzip")], b"{}", false),
             (&[("content-encoding", "zstd")], b"{}", false),
             (&[("content_encoding", "gzip")], b"{}", false),
+            (&[("content-type", "application/json"), ("content_type", "text/plain")], b"{}", false),
             (&[("content-type", "application/x-www-form-urlencoded")], br#"{"model":"m","x":"&model=gpt-5&"}"#, false),
             (&[("content-type", "Multipart/Form-Data; boundary=x")], b"\"--x\"", false),
             (&[("content-type", "application/x-www-form-urlencoded")], b"model=m", true),
