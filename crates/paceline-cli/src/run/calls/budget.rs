@@ -65,6 +65,11 @@ impl Expected {
         larger(self.usage, Usage { input_tokens, output_tokens, ..Usage::default() })
     }
 
+    /// Whether nothing tells what it costs: neither its request, nor an answer so far.
+    fn counts_nothing(&self) -> bool {
+        self.is_untold && self.usage.total() == 0
+    }
+
     /// How much its request tells of what it costs.
     fn kind(&self) -> Kind {
         match self.prompt.greatest {
@@ -215,9 +220,7 @@ impl Ledger {
 
     /// What a call has used so far on average: the guess for one whose answer has no bound of its own.
     fn mean(&self) -> Usage {
-        let Usage { input_tokens, output_tokens, .. } = self.job.usage;
-        let mean = |tokens: u64| tokens.checked_div(self.calls).unwrap_or(0);
-        Usage { input_tokens: mean(input_tokens), output_tokens: mean(output_tokens), ..Usage::default() }
+        mean(&self.job.usage, self.calls)
     }
 }
 
@@ -232,10 +235,7 @@ impl Budget {
             ledger.add_answers(used, &prices);
             ledger.unpriced += unpriced_of(used, &prices);
             ledger.known += if used.tokens_out > 0 { used.calls } else { 0 };
-            let mean = |tokens: u64| tokens.div_ceil(used.calls.max(1));
-            let (input_tokens, output_tokens) = (mean(used.tokens_in), mean(used.tokens_out));
-            let usual = Usage { input_tokens, output_tokens, ..Usage::default() };
-            ledger.usual_before.insert(Arc::clone(&used.model), usual);
+            ledger.usual_before.insert(Arc::clone(&used.model), mean(&usage_of(used), used.calls));
         }
         ledger.before = ledger.job;
         Self { limits, prices, is_limited, ledger: Mutex::new(ledger), ..Self::default() }
@@ -394,7 +394,7 @@ impl Budget {
         if !self.has_an_end() || self.told_unreported.swap(true, Ordering::Relaxed) {
             return;
         }
-        if expected.is_untold && expected.usage.total() == 0 {
+        if expected.counts_nothing() {
             return tracing::warn!(
                 "a call that has no tokens by its path, such as for pictures or sound, has no answer, or one that does not say how many \
                  tokens it used: nothing counts for such calls, and the budget does not bound them"
@@ -460,6 +460,13 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// What each of so many calls used on average.
+fn mean(used: &Usage, calls: u64) -> Usage {
+    let [input_tokens, output_tokens] =
+        [used.input_tokens, used.output_tokens].map(|tokens| tokens.checked_div(calls).unwrap_or(0));
+    Usage { input_tokens, output_tokens, ..Usage::default() }
 }
 
 fn larger(a: Usage, b: Usage) -> Usage {

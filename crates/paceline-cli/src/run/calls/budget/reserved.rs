@@ -23,10 +23,8 @@ pub(crate) struct Reserved<'a> {
     pub(super) held: Sum,
     /// Its answer was cut off, and tells its prompt at most.
     is_cut: bool,
-    /// It may have been executed, and has no answer.
-    is_lost: bool,
-    /// The tokens of an answer that a model may have written meanwhile.
-    written: u64,
+    /// It may have been executed, and has no answer: a model may have written so many tokens of one meanwhile.
+    lost: Option<u64>,
     /// Another model that answered.
     pub(super) answered: Option<InPlace>,
 }
@@ -34,7 +32,7 @@ pub(crate) struct Reserved<'a> {
 impl<'a> Reserved<'a> {
     /// What nothing of is known yet.
     pub(super) const fn new(budget: &'a Budget, expected: Expected, sum: Sum, held: Sum) -> Self {
-        Self { budget, expected, sum, held, is_cut: false, is_lost: false, written: 0, answered: None }
+        Self { budget, expected, sum, held, is_cut: false, lost: None, answered: None }
     }
 }
 
@@ -82,10 +80,9 @@ impl Reserved<'_> {
     /// of the models that may have answered.
     fn as_expected(&self, answered: &[InPlace]) -> ModelUsage {
         let Expected { usage, prompt, bounded, .. } = self.expected;
-        let shown = Usage { input_tokens: prompt.expected, ..Usage::default() };
-        let written = Usage { output_tokens: if bounded { 0 } else { self.written }, ..Usage::default() };
-        let usage = [shown, written, self.sum.usage].into_iter().fold(usage, larger);
-        let usage = self.expected.priced(usage);
+        let output_tokens = if bounded { 0 } else { self.lost.unwrap_or_default() };
+        let seen = Usage { input_tokens: prompt.expected, output_tokens, ..Usage::default() };
+        let usage = self.expected.priced(larger(larger(usage, seen), self.sum.usage));
         let priced = answered.iter().filter(|it| self.counts(it)).map(|it| &it.model);
         let models = self.expected.dearer_model.iter().chain(priced);
         let model = models
@@ -126,7 +123,7 @@ impl Reserved<'_> {
     /// Nothing tells what it used, though it may have been executed: its prompt counts as answers have shown by now, and its
     /// answer as a model may have written it in the time that the call took.
     pub(crate) fn lost_after(mut self, took: Duration, known: impl FnOnce(PromptSize) -> PromptTokens) -> Self {
-        (self.is_lost, self.written) = (true, tokens_written(took));
+        self.lost = Some(tokens_written(took));
         let known = self.expected.size.map(known).unwrap_or_default();
         self.expected.prompt = self.expected.prompt.at_least(known);
         self
@@ -159,7 +156,7 @@ impl Reserved<'_> {
             },
             None => {
                 let came = came();
-                if came > 0 || self.is_lost && expected.tokens_in == 0 && expected.tokens_out == 0 {
+                if came > 0 || self.lost.is_some() && self.expected.counts_nothing() {
                     self.budget.tell_unreported(&self.expected);
                 }
                 ModelUsage { tokens_out: answer(came), ..expected.clone() }
@@ -175,7 +172,7 @@ impl Reserved<'_> {
             self.budget.exceeded_bound(&self.expected.model, &counted, bound);
         }
         self.note_longer(&counted, &reserved);
-        self.count(&counted, &counted, self.answered.as_slice(), !self.is_lost);
+        self.count(&counted, &counted, self.answered.as_slice(), self.lost.is_none());
         counted
     }
 
