@@ -342,11 +342,6 @@ impl Scope {
         self.breaker.answered(now, now - flight.sent, of(flight, item), false)
     }
 
-    /// A call was refused because of the pace; `told`: for how long the server takes none.
-    pub(crate) fn turned_away(&mut self, now: Instant, told: Option<Duration>) {
-        self.breaker.all_mut().refused(now, told);
-    }
-
     /// The call did not come too early, whatever its answer is.
     pub(crate) fn took_a_call(&mut self) {
         self.breaker.all_mut().takes_calls();

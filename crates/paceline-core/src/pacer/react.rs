@@ -206,11 +206,7 @@ impl Pacer {
             return;
         }
         match outcome.class {
-            Class::Throttled => {
-                let told = outcome.hint.filter(Hint::is_long).map(|hint| hint.wait);
-                self.scopes[id].turned_away(now, told);
-                self.scopes[id].was_asked(outcome.hint.as_ref());
-            }
+            Class::Throttled => self.scopes[id].turned_away(now, outcome.hint.as_ref()),
             Class::Partial => self.scopes[id].took_a_call(),
             _ => {}
         }

@@ -83,9 +83,13 @@ impl Scope {
         }
     }
 
-    /// A refused call was told to wait so long.
-    pub(crate) fn was_asked(&mut self, hint: Option<&Hint>) {
-        hint.into_iter().for_each(|hint| self.gate.was_asked(hint));
+    /// A call was refused because of the pace, and told to wait or not.
+    pub(crate) fn turned_away(&mut self, now: Instant, hint: Option<&Hint>) {
+        let told = hint.filter(|hint| hint.is_long()).map(|hint| hint.wait);
+        self.breaker.all_mut().refused(now, told);
+        if let Some(hint) = hint {
+            self.gate.was_asked(hint);
+        }
     }
 
     /// Whether calls of items that failed before take half of so many places, or of its own. They may hang again.

@@ -192,10 +192,12 @@ impl Lanes {
         self.set(lane.id, first);
         if taken == 0 {
             taking.in_vain.insert(lane.id);
-        } else if !limit.is_multiple_of(2) && new <= taken / 2 {
-            self.new_next.insert(lane.id);
         } else if !limit.is_multiple_of(2) {
-            self.new_next.remove(&lane.id);
+            if new <= taken / 2 {
+                self.new_next.insert(lane.id)
+            } else {
+                self.new_next.remove(&lane.id)
+            };
         }
         taking.left = taking.left.saturating_sub(taken);
         taking.sharing.iter_mut().for_each(|sharing| sharing.took(taken));
