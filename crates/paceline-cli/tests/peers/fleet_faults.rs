@@ -85,12 +85,12 @@ impl Store {
     /// A replica that has all so far takes over, once the master is dead.
     fn fails_over(server: &mut RedisServer, proxy: &Proxy) {
         let port = server.ask(&["CONFIG", "GET", "port"]).lines().last().expect("a port").to_owned();
-        let replica = on_port(&["--replicaof", "127.0.0.1", &port]);
+        let mut replica = on_port(&["--replicaof", "127.0.0.1", &port]);
         while !replica.ask(&["INFO", "replication"]).contains("master_link_status:up") {
             std::thread::yield_now();
         }
         server.stop();
-        replica.command(&["REPLICAOF", "NO", "ONE"]);
+        replica.promote();
         proxy.lead_to(replica.socket());
         *server = replica;
     }

@@ -162,7 +162,7 @@ async fn no_window_holds_more_than_its_limit_in_a_bad_network_and_over_a_failove
     let [port] = free_ports();
     let port = port.to_string();
     let mut master = RedisServer::start(&["--port", &port]);
-    let replica = RedisServer::start(&["--replicaof", "127.0.0.1", &port]);
+    let mut replica = RedisServer::start(&["--replicaof", "127.0.0.1", &port]);
     let proxy = Proxy::start(master.socket()).await;
     let (api, url) = (Api::default(), proxy.url());
     let mut processes = Vec::new();
@@ -184,7 +184,7 @@ async fn no_window_holds_more_than_its_limit_in_a_bad_network_and_over_a_failove
     replica.command(&["REPLICAOF", "127.0.0.1", "1"]);
     used(&api, recovers).await;
     master.stop();
-    replica.command(&["REPLICAOF", "NO", "ONE"]);
+    replica.promote();
     proxy.lead_to(replica.socket());
     used(&api, recovers).await;
     let worst = api.seen().worst;

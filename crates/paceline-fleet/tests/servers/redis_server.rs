@@ -47,6 +47,14 @@ impl RedisServer {
         }
     }
 
+    /// Makes a master of a replica, and it stays one when it begins again.
+    pub(crate) fn promote(&mut self) {
+        self.command(&["REPLICAOF", "NO", "ONE"]);
+        if let Some(at) = self.options.iter().position(|option| option == "--replicaof") {
+            self.options.drain(at..at + 3);
+        }
+    }
+
     /// Gives it a command.
     pub(crate) fn command(&self, words: &[&str]) {
         assert!(self.ask(words).starts_with("OK"), "{words:?}");
