@@ -24,6 +24,9 @@ const RETRIES: &str = "Retries";
 const BOUNDS: &str = "Bounds of this run";
 const PACE: &str = "Pace";
 
+/// Items in flight at once where no flag says how many: no more than so many.
+const PLACES: u32 = 10;
+
 fn places(text: &str) -> Result<NonZeroUsize, String> {
     count::<usize>(text).and_then(|places| NonZeroUsize::new(places).ok_or_else(|| "expected at least 1".to_owned()))
 }
@@ -44,9 +47,9 @@ pub(crate) struct Args {
     /// Append the answers of successful requests to a file, as result lines of `paceline run`; without it they are discarded
     #[arg(help_heading = WORK, long, short, value_name = "OUT")]
     pub(super) output: Option<PathBuf>,
-    /// Most items in flight at once
-    #[arg(help_heading = WORK, long, value_name = "N", default_value = "10", value_parser = places)]
-    pub(super) concurrency: NonZeroUsize,
+    /// Most items in flight at once [default: 10, or what the configuration allows if that is fewer]
+    #[arg(help_heading = WORK, long, value_name = "N", value_parser = places)]
+    concurrency: Option<NonZeroUsize>,
     /// How long one try may take
     #[arg(help_heading = WORK, long, value_name = "DURATION", default_value = "600s", value_parser = some_time)]
     #[arg(allow_hyphen_values = true)]
@@ -210,7 +213,7 @@ impl Args {
             JitterFlag::Equal => Jitter::Equal,
         };
         let policy = SchedulerConfig {
-            concurrency: self.concurrency.get(),
+            concurrency: self.concurrency.map_or(PLACES as usize, NonZeroUsize::get),
             max_retries: self.max_retries,
             max_deferrals: self.max_deferrals,
             max_crashes: self.max_crashes,
@@ -247,20 +250,24 @@ impl Args {
             limits: self.limit.clone(),
             scope: self.scope.clone(),
             burst: self.burst.clone(),
-            concurrency: Some(self.concurrency.to_string()),
+            concurrency: self.concurrency.map(|places| places.to_string()),
             pace: self.pace.clone(),
             ..Overrides::default()
         };
         let overrides = self.access.clone().over(overrides);
-        if self.http {
+        let mut upstream = if self.http {
             let upstream = upstream::configured(overrides, everywhere)?;
             match &self.expect {
-                Some(expect) => expect.of(upstream),
-                None => Ok(upstream),
+                Some(expect) => expect.of(upstream)?,
+                None => upstream,
             }
         } else {
-            self.pace_of_a_command(overrides, everywhere)
+            self.pace_of_a_command(overrides, everywhere)?
+        };
+        if self.concurrency.is_none() {
+            upstream.pacer.concurrency = upstream.pacer.concurrency.at_most(PLACES);
         }
+        Ok(upstream)
     }
 
     fn pace_of_a_command(&self, mut overrides: Overrides, everywhere: &Everywhere) -> Result<Upstream, Failure> {
@@ -288,5 +295,48 @@ impl Args {
             )));
         }
         Ok(upstream)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Typed {
+        #[command(flatten)]
+        args: Args,
+        #[command(flatten)]
+        everywhere: Everywhere,
+    }
+
+    #[test]
+    fn the_calls_in_flight_that_a_limit_allows_are_those_of_the_worker() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let of = |file: &str, flags: &[&str]| {
+            let path = folder.path().join("paceline.toml");
+            let upstream = format!("[upstream.a]\nbase_url = 'http://localhost:1'\n{file}\n");
+            std::fs::write(&path, upstream).expect("a file");
+            let here = ["run", "--store", "w.db", "--http", "--config", path.to_str().expect("text")];
+            let Typed { args, everywhere } = Typed::try_parse_from(here.iter().chain(flags)).expect("flags");
+            let upstream = args.upstream(&everywhere).map(|upstream| upstream.pacer.concurrency.max());
+            (upstream, args.policy().expect("sensible").concurrency)
+        };
+        for (file, flags, calls, places) in [
+            ("", &[][..], 10, 10),
+            ("limits = ['3 concurrent']", &[], 3, 10),
+            ("concurrency = 4", &[], 4, 10),
+            ("limits = ['64 concurrent']", &[], 10, 10),
+            ("limits = ['3 concurrent']", &["--concurrency", "5"], 5, 5),
+            ("", &["--limit", "8 concurrent"], 8, 10),
+            ("", &["--concurrency", "1000"], 1000, 1000),
+        ] {
+            let (upstream, worker) = of(file, flags);
+            assert_eq!((upstream.ok(), worker), (Some(calls), places), "{file} {flags:?}");
+        }
+        let (twice, _) = of("", &["--limit", "8 concurrent", "--concurrency", "9"]);
+        assert!(twice.is_err(), "two numbers for one thing");
     }
 }
