@@ -80,6 +80,7 @@ fn headers_without_end_are_named_and_asked_for_once() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn compressed_answers_are_decompressed_and_their_size_is_still_bounded() {
     let gzip = |bytes: &[u8]| {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
@@ -245,6 +246,7 @@ fn at_first(body: &'static str, content_type: &'static str) -> Server {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn where_json_is_expected_a_page_or_half_an_object_is_no_success() {
     for (body, content_type, code) in [
         ("<html>please log in</html>", "text/html", "not_json"),

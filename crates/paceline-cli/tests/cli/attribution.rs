@@ -63,6 +63,7 @@ fn a_throttled_table_holds_no_other() {
 
 /// A way that is shut may open, and no item is to blame: refused connections, unknown names.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_way_that_is_shut_costs_no_retries() {
     for address in ["http://127.0.0.1:1", "http://nowhere.invalid"] {
         let job = Job::new(2);

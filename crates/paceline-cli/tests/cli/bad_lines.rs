@@ -48,6 +48,7 @@ fn bad_lines_are_skipped_when_asked_and_count_as_failed() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn without_a_check_calls_leave_while_the_input_is_read() {
     const LINES: usize = 6_200;
     let lines: Vec<_> = (0..LINES)

@@ -82,7 +82,7 @@ impl Service {
         file["id"].as_str().expect("an id").to_owned()
     }
 
-    fn create(&self, input: &str, window: &str) -> String {
+    pub(crate) fn create(&self, input: &str, window: &str) -> String {
         let order = order(&self.upload(input), window);
         let (status, batch) = self.json(Method::POST, "/v1/batches", &order);
         assert_eq!((status, batch["status"].as_str()), (200, Some("validating")), "{batch}");
@@ -135,7 +135,7 @@ pub(crate) fn ids(lines: &[Value]) -> BTreeSet<String> {
     ids
 }
 
-fn counts(batch: &Value) -> [Option<u64>; 3] {
+pub(crate) fn counts(batch: &Value) -> [Option<u64>; 3] {
     ["total", "completed", "failed"].map(|key| batch["request_counts"][key].as_u64())
 }
 
@@ -178,6 +178,7 @@ fn a_batch_goes_from_an_uploaded_file_to_files_of_results() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn an_input_that_cannot_be_sent_fails_the_batch_before_its_first_call() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     let service = Service::start(&job, &server, &[]);
@@ -209,6 +210,7 @@ fn an_input_that_cannot_be_sent_fails_the_batch_before_its_first_call() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_batch_outlives_two_kills_of_the_gateway() {
     const ITEMS: usize = 60;
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok().after(std::time::Duration::from_millis(20))));
@@ -274,6 +276,7 @@ fn a_cancelled_batch_keeps_what_is_done() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn what_is_left_at_the_end_of_the_window_expires() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     let start = || Service::start(&job, &server, &["--limit", "1 per 1h"]);
@@ -320,6 +323,7 @@ fn a_refused_key_holds_a_batch_until_it_is_mended_and_fails_none_of_it() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn live_requests_go_before_those_of_a_batch() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     let service = Service::start(&job, &server, &["--limit", "5 per 1s"]);
@@ -474,16 +478,6 @@ fn batches_take_turns() {
     service.until_status(&few, "completed");
     let sent = server.count();
     assert!(sent <= 50, "{sent} calls were made before the few of the second batch had ended");
-}
-
-#[test]
-fn a_batch_of_failures_has_no_output_file() {
-    let (job, server) = (Job::new(0), Server::new(|_| Reply::error(400, "bad_prompt")));
-    let service = Service::start(&job, &server, &[]);
-    // More than `paceline run` lets fail alike.
-    let batch = service.until_status(&service.create(&input(30), "24h"), "completed");
-    assert_eq!((counts(&batch), &batch["output_file_id"]), ([Some(30), Some(0), Some(30)], &Value::Null), "{batch}");
-    assert_eq!(ids(&service.lines(&batch, "error_file_id")).len(), 30);
 }
 
 #[test]

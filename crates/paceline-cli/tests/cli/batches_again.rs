@@ -1,4 +1,4 @@
-//! Batches of `paceline serve` that a client asks for twice, and those of a client whose key is revoked.
+//! Batches of `paceline serve` that a client asks for twice or that fail, and those of a client whose key is revoked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use http::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::batches::{Service, ids, input, order};
+use crate::batches::{Service, counts, ids, input, order};
 use crate::serve_keys::{keys, told};
 use crate::support::{Job, Reply, Server, finish, line};
 
@@ -57,6 +57,7 @@ fn the_record_of_a_batch_keeps_up_with_its_counts() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_file_that_cannot_be_read_ends_its_batches_and_leaves_their_places_to_others() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     let service = Service::start(&job, &server, &[]);
@@ -182,6 +183,7 @@ impl<'a> OfClients<'a> {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_batch_that_its_key_may_not_make_any_more_makes_no_further_call() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     let all = OfClients::start(&job, &server, "2 per 1h", 5);
@@ -223,6 +225,7 @@ fn a_batch_that_its_key_may_not_make_any_more_makes_no_further_call() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_batch_ends_with_a_former_key_that_ends_by_itself() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     let all = OfClients::start(&job, &server, "2 per 1s", 200);
@@ -306,6 +309,7 @@ fn what_one_client_is_refused_in_a_batch_stops_no_other_and_fails_none_of_it() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_batch_that_is_refused_alone_goes_on_once_a_reload_or_a_lift_says_that_it_is_mended() {
     for by_lift in [false, true] {
         let is_mended = Arc::new(AtomicBool::new(false));
@@ -393,4 +397,14 @@ fn lines_of_a_batch_carry_no_more_of_their_client_than_its_requests_do() {
     let mut elsewhere = order(&upload(&of_line), "24h");
     elsewhere["endpoint"] = json!(format!("/v1/x{}", keys[1]));
     assert_eq!((post("/v1/batches", &elsewhere).0, server.count()), (400, 1));
+}
+
+#[test]
+fn a_batch_of_failures_has_no_output_file() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::error(400, "bad_prompt")));
+    let service = Service::start(&job, &server, &[]);
+    // More than `paceline run` lets fail alike.
+    let batch = service.until_status(&service.create(&input(30), "24h"), "completed");
+    assert_eq!((counts(&batch), &batch["output_file_id"]), ([Some(30), Some(0), Some(30)], &Value::Null), "{batch}");
+    assert_eq!(ids(&service.lines(&batch, "error_file_id")).len(), 30);
 }

@@ -153,6 +153,7 @@ fn bounds_of_nothing_are_refused() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn who_interrupts_again_does_not_wait_for_a_long_report() {
     let server = Server::new(|_| Reply::ok());
     let job = Job::new(20_000);

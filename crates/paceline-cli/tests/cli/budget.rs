@@ -85,6 +85,7 @@ fn a_budget_holds_before_anything_is_known() {
 
 /// A prompt that does not fit holds neither those before it nor those behind it, and short ones do not speak for it.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn what_does_not_fit_into_a_budget_lets_others_go_first() {
     const LONG: [usize; 3] = [10, 20, 43];
     let line = |n: usize| {
@@ -399,6 +400,7 @@ fn an_answer_that_reports_no_usage_counts_with_its_length() {
 
 /// A server that answers so does not know what became of the call.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn an_answer_that_leaves_a_call_unknown_counts_as_expected() {
     for status in [408, 502, 504, 507, 520, 522, 598, 600, 999] {
         let server = Server::new(move |arrival| match arrival.before {

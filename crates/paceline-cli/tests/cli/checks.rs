@@ -352,11 +352,13 @@ const RESUMED: &[Case] = &[
 ];
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_job_that_does_not_fit_any_more_is_refused_in_its_own_words() {
     refuse(RESUMED);
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_wrong_input_is_refused_in_its_own_words() {
     refuse(INPUT);
 }
@@ -424,6 +426,7 @@ fn with_room(kib: u64, command: &Command) -> Command {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_full_disk_ends_a_run_and_loses_nothing() {
     const ITEMS: usize = 40;
     // Ten answers fill the file of results. However few of them each commit takes, the journal is smaller then.

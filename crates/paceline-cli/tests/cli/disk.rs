@@ -143,6 +143,7 @@ fn a_run_that_finds_a_full_disk_waits_for_room_and_ends_after_max_wait() {
 
 /// The journal of so many items has no room, and neither has the report about them.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_disk_that_fills_up_before_the_first_call_or_at_the_end_takes_no_summary_away() {
     const ITEMS: usize = 20_000;
     let (server, job) = (Server::new(|_| Reply::ok()), Job::new(ITEMS));
@@ -192,6 +193,7 @@ fn calls_whose_answers_a_full_disk_does_not_take_are_counted() {
 
 /// Calls that wait for their notes behind an answer that the disk does not take have not left, and the run ends all the same.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_run_with_a_budget_ends_on_a_full_disk_and_counts_no_call_that_has_not_left() {
     const ITEMS: usize = 1_000;
     let calls = AtomicUsize::new(0);
@@ -222,6 +224,7 @@ fn a_run_with_a_budget_ends_on_a_full_disk_and_counts_no_call_that_has_not_left(
 
 /// 1,500 items write their pages into the log of the database many times over.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn the_log_of_the_journal_does_not_fill_a_small_disk() {
     const ITEMS: usize = 1_500;
     let (server, job) = (Server::new(|_| Reply::ok()), Job::new(ITEMS));
@@ -248,6 +251,7 @@ fn no_call_leaves_whose_answer_will_have_no_room() {
 
 /// The limit has as many calls for an hour as the job has items: none is left for the rest, if a call that never left counts.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn calls_that_a_full_disk_keeps_back_count_in_no_limit() {
     const ITEMS: usize = 60;
     let (server, job) = (large_answers(), Job::new(ITEMS));
@@ -266,6 +270,7 @@ fn calls_that_a_full_disk_keeps_back_count_in_no_limit() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn durable_requests_wait_for_room_and_lose_no_answer() {
     const ITEMS: usize = 60;
     let (server, job) = (large_answers(), Job::new(ITEMS));
@@ -290,6 +295,7 @@ fn durable_requests_wait_for_room_and_lose_no_answer() {
 
 /// Nothing tells whether a charge of a lost worker was made: those that were claimed and never left would be held.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_disk_that_another_program_fills_holds_no_request_of_a_store() {
     const ITEMS: usize = 300;
     let (server, job) = (Server::new(|_| Reply::ok().after(Duration::from_millis(10))), Job::new(0));

@@ -173,6 +173,7 @@ fn of_another_input_it_counts_what_the_run_would_send() {
 
 /// Of the same length, and the same in its first 64 KiB.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_change_far_behind_the_beginning_is_refused_as_the_run_refuses_it() {
     let server = Server::new(|arrival| if arrival.item == "item-1" { Reply::error(400, "no") } else { Reply::ok() });
     let lines = |changed: Option<usize>| {

@@ -117,6 +117,7 @@ fn a_bad_key_is_named_by_its_variable_and_never_shown() {
 
 /// A stop that needs a person is an error of the log, which is all that `-q` shows.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_quiet_run_tells_why_a_person_is_needed() {
     let told = [(401, "the provider refuses this account"), (404, "the first 20 items all failed the same way")];
     for (status, told) in told {
@@ -253,6 +254,7 @@ fn what_can_never_pass_fails_alone() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn when_the_first_twenty_fail_alike_the_job_stops_and_keeps_them() {
     let server = Server::new(|_| Reply::error(400, "model_not_here"));
     let job = Job::new(200);
@@ -307,6 +309,7 @@ fn an_item_is_given_up_at_its_deadline_and_says_so() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_seed_repeats_every_delay_and_another_one_does_not() {
     let server = Server::new(|_| Reply::error(500, "oops"));
     let delays = |seed: &str| {

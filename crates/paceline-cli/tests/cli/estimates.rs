@@ -115,6 +115,7 @@ fn charging(characters: usize, charged: &Arc<Mutex<f64>>) -> Server {
 
 /// The form around a short prompt is half of it, and nothing of a long one.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn dense_prompts_that_follow_short_ones_keep_to_the_budget() {
     let rising = (0..300).map(|n| (50.0 * 1.015_f64.powi(n)) as usize);
     let step = std::iter::repeat_n(100, 30).chain(std::iter::repeat_n(6_000, 60));
@@ -130,6 +131,7 @@ fn dense_prompts_that_follow_short_ones_keep_to_the_budget() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn one_long_prompt_does_not_speak_for_the_short_ones_behind_it() {
     let charged = Arc::default();
     let (server, (job, args)) = (charging(4, &charged), of_lengths(std::iter::once(60_000).chain([140; 400])));

@@ -69,6 +69,7 @@ fn an_item_of_a_store_fails_likewise() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_schema_that_no_answer_matches_ends_the_run_before_it_has_cost_every_try() {
     let server = Server::new(|_| Reply::text(200, "application/json", WRONG));
     let flags = ["--expect", "schema.json", "--concurrency", "2"];
@@ -95,6 +96,7 @@ fn a_schema_that_no_answer_matches_ends_the_run_before_it_has_cost_every_try() {
 
 /// Each answer is paid for, in each run of the job.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_schema_that_no_answer_matches_costs_twenty_calls_a_run_however_often_items_are_tried() {
     for retries in ["0", "1", "7"] {
         let server = Server::new(|_| Reply::text(200, "application/json", WRONG));

@@ -122,6 +122,7 @@ fn a_command_without_a_result_leaves_its_item_as_it_was() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_stopped_account_and_a_used_up_quota_leave_no_item_undone() {
     let used_up = |_: &Arrival| Reply::error(429, "daily_limit").with_header("retry-after", 7_200);
     for (server, reason) in

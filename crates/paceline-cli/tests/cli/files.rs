@@ -23,6 +23,7 @@ fn limited(command: &Command, limits: &str) -> Command {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_job_under_64_files_sees_no_phantom_errors_and_writes_its_report() {
     let server = Server::new(|_| Reply::ok().after(Duration::from_millis(10)));
     let job = Job::new(400);
@@ -60,6 +61,7 @@ fn a_soft_limit_below_the_hard_one_is_raised() {
 
 /// Each host is asked once, and its connection would be kept for the next call. One does not answer before all others were asked.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn idle_connections_of_many_hosts_leave_descriptors_to_new_ones() {
     let (asked, (all_asked, are_asked)) = (Arc::new(AtomicU32::new(0)), std::sync::mpsc::channel());
     let are_asked = Mutex::new(are_asked);

@@ -272,6 +272,7 @@ fn an_address_with_a_port_that_cannot_be_is_refused_before_the_first_call() {
 
 /// The journal knows that it failed.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_host_that_was_given_up_is_tested_by_one_call_at_a_time_in_the_next_run() {
     let (broken, other) = (Server::new(|_| Reply::error(500, "broken")), Server::new(|_| Reply::ok()));
     let job = Job::with_input(&pages([&broken, &other], 120));
@@ -304,6 +305,7 @@ fn a_host_that_fails_for_long_is_given_up_with_its_last_failure() {
 
 /// The other host still answers when a hold of twice `--max-wait` would be over.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_host_that_was_given_up_gets_no_call_later_in_the_run() {
     let broken = Server::new(|_| Reply::error(500, "broken"));
     let other = Server::new(|_| Reply::ok().after(Duration::from_secs(1)));

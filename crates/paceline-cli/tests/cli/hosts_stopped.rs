@@ -11,6 +11,7 @@ use crate::support::{Job, Reply, Server, finish};
 
 /// The first lines are all of one host, which wants none of them.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_host_that_refuses_everything_alike_is_stopped_alone() {
     let slow = Reply::ok().after(Duration::from_secs(1));
     let (forbids, other) = (Server::new(|_| Reply::error(404, "gone")), Server::new(move |_| slow.clone()));
@@ -42,6 +43,7 @@ fn a_host_that_refuses_everything_alike_is_stopped_alone() {
 
 /// A ban for an hour: told by 403 after a while, or from the first call on while others answer.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_host_that_bans_the_caller_keeps_what_it_has_not_been_asked() {
     for (pages_before, told) in [(10, "the last 20 items of "), (0, "the first 20 items of ")] {
         let bans = Server::new(move |arrival| {
@@ -103,6 +105,7 @@ fn a_server_that_turns_to_login_pages_keeps_what_it_has_not_been_asked() {
 
 /// Two hosts move, which slower calls do not mend, and each is told of where only warnings are looked at.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn each_host_that_has_moved_is_warned_of_with_what_to_do() {
     let to = || Reply::error(301, "moved").with_header("location", "http://new.example/");
     let moves = || Server::new(move |arrival| if arrival.before < 3 { Reply::ok() } else { to() });
@@ -118,6 +121,7 @@ fn each_host_that_has_moved_is_warned_of_with_what_to_do() {
 
 /// Each run of the same command made 20 more items of each of them fail.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn hosts_that_refuse_everything_cost_one_call_in_each_later_run_and_no_item() {
     let open = Arc::new(AtomicBool::new(false));
     let is_open = Arc::clone(&open);
@@ -167,6 +171,7 @@ fn pages_that_are_gone_of_small_hosts_fail() {
 
 /// Its address is the id of each page, so that no id stays as it was.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn pages_of_a_host_that_has_moved_are_sent_to_the_new_one() {
     let to = || Reply::error(301, "moved").with_header("location", "http://new.example/");
     let (old, new, other) = (Server::new(move |_| to()), Server::new(|_| Reply::ok()), Server::new(|_| Reply::ok()));
@@ -200,6 +205,7 @@ fn pages_of_a_host_that_has_moved_are_sent_to_the_new_one() {
 
 /// The usual form of a ban: nothing says when it ends.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_host_that_refuses_all_calls_for_max_wait_is_given_up_and_keeps_its_items() {
     let open = Arc::new(AtomicBool::new(false));
     let is_open = Arc::clone(&open);
@@ -277,6 +283,7 @@ fn the_command_that_goes_on_is_for_the_same_hosts_while_items_of_these_are_left(
 
 /// A person follows the advice: a tier for the host that refuses everything, or that asked for a wait.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_host_keeps_its_hold_and_its_stop_whatever_tier_it_has() {
     let forbids = || Server::new(|_| Reply::text(403, "text/html", "<h1>banned</h1>"));
     let asks = || Server::new(|_| Reply::error(429, "slow_down").with_header("retry-after", 7_200));

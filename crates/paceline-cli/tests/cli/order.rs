@@ -17,6 +17,7 @@ fn assert_in_order(arrivals: &[Arrival], what: &str) {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn one_at_a_time_sends_in_the_order_of_the_input() {
     for round in 0..40 {
         let server = Server::new(|_| Reply::ok());
@@ -28,6 +29,7 @@ fn one_at_a_time_sends_in_the_order_of_the_input() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn one_at_a_time_goes_on_in_the_order_of_the_input_after_a_kill() {
     for round in 0..20 {
         let server = Server::new(|_| Reply::ok().after(Duration::from_millis(1)));

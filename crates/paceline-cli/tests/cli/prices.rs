@@ -127,6 +127,7 @@ fn the_price_of_cached_input_that_is_given_takes_the_place_of_the_known_one() {
 
 /// A gateway's fallback, or a server with several models for a request: the bill has the price of the one that answered.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn answers_of_another_model_count_with_its_price_and_are_told() {
     let usage = json!({"prompt_tokens": 100, "completion_tokens": 10});
     let answer = json!({"object": "chat.completion", "model": "gpt-4o-2024-08-06", "usage": usage});
@@ -225,6 +226,7 @@ fn the_price_in_force_is_told_and_doubted() {
 
 /// Anthropic reports what its cache was read for beside the other input: no limit counts that, and the bill does.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn what_a_cache_was_read_for_counts_in_a_budget() {
     let usage = json!({"input_tokens": 20, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 2_000, "output_tokens": 10});
     let server = Server::new(move |_| Reply::new(200, &json!({"type": "message", "content": [], "usage": usage})));
@@ -257,6 +259,7 @@ fn what_a_cache_was_read_for_counts_in_a_budget() {
 /// Each prompt is written for an hour, at twice the price: a budget that reserves the price of input would be exceeded by as
 /// much.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_prompt_that_is_to_be_kept_reserves_what_its_write_costs() {
     let usage = json!({"input_tokens": 0, "cache_creation_input_tokens": 2_000, "cache_read_input_tokens": 0, "output_tokens": 10,
         "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 2_000}});

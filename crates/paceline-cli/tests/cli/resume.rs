@@ -11,6 +11,7 @@ use crate::support::{Arrival, Job, Reply, Server, finish, line, start};
 const CONCURRENCY: usize = 8;
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn killed_at_any_moment_it_goes_on() {
     const ITEMS: usize = 300;
     let server = Server::new(|_| Reply::ok().after(Duration::from_millis(4)));

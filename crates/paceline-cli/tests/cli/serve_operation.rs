@@ -164,6 +164,7 @@ fn a_changed_configuration_acts_without_a_restart_and_what_was_sent_still_counts
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_wrong_configuration_is_told_and_the_former_one_stays() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     let gateway = configured(&job, &server, "rpm = 600\n");
@@ -192,6 +193,7 @@ fn has_metric(gateway: &Gateway, line: &str) {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn counts_that_cannot_be_written_are_a_metric() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     let gateway = configured(&job, &server, "rpm = 600\n");
@@ -412,6 +414,7 @@ fn connections_without_a_request_make_room_for_those_with_one() {
 /// A client with a right key sends requests, again and again, on as many connections as the system takes: heads without bodies,
 /// whole ones that wait for a limit of its own, or ones that no server answers.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn requests_of_one_client_leave_files_to_other_clients_and_to_the_state() {
     for (limit, length, to) in [
         ("1 per 1h,1 concurrent", 300_000, "generic"),

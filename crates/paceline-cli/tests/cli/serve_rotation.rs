@@ -53,6 +53,7 @@ fn a_new_key_of_a_revoked_name_goes_on_with_what_the_name_has_used() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_client_has_two_keys_for_a_while_and_one_use_of_its_limit() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     let start = || {

@@ -217,6 +217,7 @@ fn jobs_at_once_share_a_limit() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_file_that_cannot_be_read_is_set_aside() {
     for text in ["no JSON", "", "{\"version\": 2, \"runs\": []}", "{\"version\": 1, \"runs\": [{\"run\": \"a\"}]}"] {
         let user = User::new();
@@ -252,6 +253,7 @@ fn without_a_folder_each_job_keeps_its_limit_and_says_so() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn what_waits_at_one_upstream_of_a_gateway_holds_up_no_other_with_the_same_key() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     let upstream = |(name, limit): (&str, &str)| {

@@ -29,6 +29,7 @@ fn states(store: &Store, count: usize, state: State) -> usize {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn requests_that_are_all_refused_alike_stop_the_run_and_wait_again() {
     let server = Server::new(|_| Reply::error(404, "no_such_path"));
     let store = numbered(60);
@@ -45,6 +46,7 @@ fn requests_that_are_all_refused_alike_stop_the_run_and_wait_again() {
 
 /// A ban that is told by a page to log in, and begins after a while.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn answers_that_turn_into_login_pages_keep_what_is_left() {
     for (scope, method) in [(&[][..], "GET"), (&["--scope", "host"], "GET"), (&[], "POST")] {
         let calls = AtomicUsize::new(0);
@@ -194,6 +196,7 @@ fn commands_that_only_fail_alike_stop_the_run() {
 
 /// As a host is.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_group_whose_commands_failed_alike_is_tested_by_one_command_of_each_later_run() {
     let store = Store::new();
     let item = |group: &str, n: usize, priority| NewItem {
@@ -271,6 +274,7 @@ fn a_retry_tells_of_a_group_that_is_held_all_the_same() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn items_that_ended_long_ago_are_removed_and_the_file_shrinks() {
     let store = Store::new();
     let body = "x".repeat(4_000);

@@ -59,6 +59,7 @@ fn a_mistyped_key_of_a_request_is_told_as_it_is_added() {
 
 /// Four customers share a host, and one of them removes its hook.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_customer_that_is_gone_stops_no_other_of_its_host() {
     let server = Server::new(|arrival| match arrival.item.starts_with("gone") {
         true => Reply::error(410, "gone"),

@@ -33,6 +33,7 @@ fn states(store: &Store, name: &str, count: usize, state: State) -> usize {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_host_that_is_gone_gets_one_call_from_each_later_run_and_none_after_the_deadline_of_its_items() {
     let (gone, good) = (Server::new(|_| Reply::error(410, "gone")), Server::new(|_| Reply::ok()));
     let store = Store::new();
@@ -87,6 +88,7 @@ fn a_summary_names_no_stopped_host_of_which_no_item_is_left() {
 
 /// Its answers take as long as those of most servers, and there are places for ten calls.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_stopped_host_that_answers_late_gets_one_call_from_each_start_and_fails_no_item() {
     let late = |status: u16| Server::new(move |_| Reply::error(status, "no").after(Duration::from_millis(400)));
     let (servers, good) = ([403, 301, 410].map(late), Server::new(|_| Reply::ok()));
@@ -166,6 +168,7 @@ fn an_event_whose_host_answers_403_waits_however_few_there_are() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_worker_that_is_killed_leaves_none_failed_that_was_to_wait() {
     let (gone, good) = (Server::new(|_| Reply::error(410, "gone")), Server::new(|_| Reply::ok()));
     let store = Store::new();
@@ -217,6 +220,7 @@ fn a_host_that_asked_for_a_pause_is_named_with_what_its_items_wait_for() {
 
 /// A customer says that its host, which asked for a pause of half a day, is ready. The worker is not begun anew for that.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_host_that_its_server_holds_is_opened_by_a_person() {
     let asked = std::sync::atomic::AtomicUsize::new(0);
     let busy = Server::new(move |_| match asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {

@@ -67,6 +67,7 @@ fn a_permanent_503_arrives_once_more_than_its_retries() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn healthy_items_all_succeed() {
     for count in [3, 25, 1_000] {
         let server = Server::new(|_| Reply::ok());
@@ -189,6 +190,7 @@ fn say_late(name: &str, late: &[u128]) {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_wait_outlives_the_process_and_is_neither_shortened_nor_begun_anew() {
     for down_when_due in [false, true] {
         let (server, times) = asks_for(3_000);
@@ -245,6 +247,7 @@ fn a_throttled_model_keeps_no_other_out() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_persons_retry_opens_what_a_bad_key_stopped_while_a_worker_stays() {
     let mended = Arc::new(AtomicBool::new(false));
     let is_good = mended.clone();

@@ -35,6 +35,7 @@ fn all_are(store: &Store, name: &str, count: usize, states: &[State]) {
 const WAITS: [State; 2] = [State::Waiting, State::Deferred];
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_host_that_is_gone_or_not_trusted_stops_no_other() {
     let authority = Authority::new();
     let (gone, good) = (Server::new(|_| Reply::error(410, "gone")), Server::new(|_| Reply::ok()));
@@ -95,6 +96,7 @@ fn an_address_with_the_wrong_scheme_waits_alone() {
 
 /// Its items come first, and nothing is known of the other until one of its items is looked at.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_host_that_hangs_from_the_beginning_leaves_places_to_the_others() {
     let hangs = Arc::new(Server::new(|_| Reply::ok().never()));
     let (seen, most) = (Arc::clone(&hangs), Arc::new(AtomicUsize::new(0)));
@@ -132,6 +134,7 @@ fn a_ban_of_a_host_with_few_items_left_fails_none_of_them() {
 
 /// A new start is told by the store which hosts have answered: those wait for none that hangs.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn after_a_new_start_a_host_that_had_answered_waits_for_none_that_hangs() {
     let hangs: Arc<Vec<Server>> = Arc::new((0..8).map(|_| Server::new(|_| Reply::ok().never())).collect());
     let calls = |hangs: &[Server]| hangs.iter().map(Server::count).sum::<usize>();
@@ -172,6 +175,7 @@ fn without_the_flag_for_many_hosts_items_of_other_hosts_wait_and_none_fails() {
 
 /// Customers that are gone are called once each, and hold up no other, at the first start of a worker and at later ones.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn hosts_that_are_gone_hold_up_no_other_however_many_they_are() {
     let gone: Vec<Server> = (0..6).map(|_| Server::new(|_| Reply::error(410, "gone"))).collect();
     let good = Server::new(|_| Reply::ok());
@@ -238,6 +242,7 @@ fn a_call_that_may_have_been_made_is_held_where_its_host_needs_the_flag_too() {
 
 /// A customer has mended its host, and a person sends for one of the events: the others go on by themselves.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn all_items_of_a_host_that_is_open_again_go_on_in_a_worker_that_stays() {
     let is_open = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&is_open);
@@ -261,6 +266,7 @@ fn all_items_of_a_host_that_is_open_again_go_on_in_a_worker_that_stays() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_host_that_is_stopped_is_told_of_once_with_its_own_reason() {
     let servers: Vec<Server> = (0..6).map(|_| Server::new(|_| Reply::error(410, "gone"))).collect();
     let store = Store::new();

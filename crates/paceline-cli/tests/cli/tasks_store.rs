@@ -364,6 +364,7 @@ fn show_tells_the_id_of_the_payload_where_that_was_sent() {
 
 /// A key is rotated while a worker stays: the file holds the new one, and a person sends for the items.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_key_file_that_was_replaced_is_read_for_the_call_after_a_401() {
     let is_new = |arrival: &crate::support::Arrival| arrival.headers["authorization"] == "Bearer the-second-key";
     let answer = move |arrival: &crate::support::Arrival| match is_new(arrival) {
@@ -395,6 +396,7 @@ fn a_key_file_that_was_replaced_is_read_for_the_call_after_a_401() {
 
 /// Events for other hosts, to which no key goes, are delivered between the refusal and the rotation.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_key_file_is_read_after_a_401_whatever_hosts_say_that_get_no_key() {
     use crate::support::{Arrival, Reply, Server};
     let answer = |arrival: &Arrival| match arrival.headers["authorization"] == "Bearer the-second-key" {

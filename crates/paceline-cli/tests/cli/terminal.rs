@@ -44,6 +44,7 @@ fn watch(written: &[u8], columns: u16) -> (Vec<String>, String) {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn three_lines_that_never_wrap_and_leave_the_screen_to_the_summary() {
     let server = Server::new(|_| Reply::ok());
     let check = &|columns| {

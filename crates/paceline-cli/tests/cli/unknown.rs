@@ -76,6 +76,7 @@ fn one_that_fails_for_good_is_not_sent_by_retry_failed_either() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn what_may_be_repeated_is_sent_again_by_itself() {
     let prompt = json!({"custom_id": "a", "url": "/v1/chat/completions", "body": {"item": "a"}});
     let mut keyed = charge("POST");
@@ -174,6 +175,7 @@ fn a_kill_leaves_what_may_have_been_sent_to_a_person() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_kill_leaves_none_to_a_person_that_had_only_waited() {
     const CALLS: usize = 4;
     let silent = Arc::new(AtomicBool::new(true));

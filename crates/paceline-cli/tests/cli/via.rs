@@ -33,6 +33,7 @@ fn run(job: &Job, gateway: &Gateway, flags: &[&str]) -> Command {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn layers_that_retry_spend_one_budget() {
     let server = Server::new(|_| Reply::error(500, "broken"));
     for (of_gateway, own, calls) in [("2", "2", 3), ("0", "2", 3), ("1", "2", 3), ("2", "0", 1), ("7", "1", 2)] {
@@ -116,6 +117,7 @@ fn runs_through_one_gateway_share_its_limit() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_call_that_does_not_reach_the_gateway_is_none() {
     let (job, server) = (Job::new(2), Server::new(|_| Reply::ok()));
     let mut gone = gateway(&job, &server, &[]);
@@ -127,6 +129,7 @@ fn a_call_that_does_not_reach_the_gateway_is_none() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_gateway_that_is_killed_and_comes_back_costs_no_item() {
     const IN_FLIGHT: usize = 8;
     let server = Server::new(|_| Reply::ok().after(Duration::from_millis(20)));
@@ -280,6 +283,7 @@ fn two_upstreams_of_one_gateway_with_one_key_are_no_other_process() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_job_is_shown_by_its_gateway_while_it_runs_and_as_it_ended() {
     let may_end = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let open = std::sync::Arc::clone(&may_end);

@@ -158,11 +158,13 @@ fn what_headers_announced_holds_over_runs() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn throttled_models_do_not_keep_another_out() {
     no_closed_model_keeps_another_out("rate_limit_exceeded", 50);
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn models_whose_quota_is_used_up_do_not_keep_another_out() {
     no_closed_model_keeps_another_out("1308", 86_400);
 }
@@ -192,6 +194,7 @@ fn no_closed_model_keeps_another_out(code: &'static str, wait: u64) {
 /// A server that is overloaded and asks for half an hour has used up no quota, and neither has one that answers a bare 429
 /// and asks for a day: only its codes and words make a quota.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_hold_names_its_cause_and_its_end() {
     let asked = "the end of a pause that the server asked for (rate limit)";
     for (status, code, wait, cause, why) in [
