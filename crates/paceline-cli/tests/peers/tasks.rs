@@ -1,11 +1,14 @@
-//! Several `tasks run` on one Postgres: each item is done once, by whichever run.
+//! Several `tasks run` on one Postgres: each item is done once, by whichever run; and in a fleet on one Redis.
 
 use std::collections::BTreeMap;
-use std::process::{Child, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::counting::Counting;
 use crate::postgres_server::PostgresServer;
+use crate::redis_server::RedisServer;
 
 fn summary_of(output: &Output) -> Value {
     let [log, summary] = [&output.stderr, &output.stdout].map(|text| String::from_utf8_lossy(text));
@@ -50,4 +53,35 @@ fn four_workers_share_what_there_is_and_do_nothing_twice() {
     assert_eq!((&report["status"], &report["succeeded"]), (&"SUCCESS".into(), &ITEMS.into()));
     assert_eq!((&report["calls"], &report["resends"]), (&calls.into(), &(ITEMS / 10).into()));
     assert_eq!(report["items"].as_array().map(Vec::len), Some(ITEMS / 10), "those that were tried twice");
+}
+
+/// They take what they can get at once, and leave no request behind that says how much they want.
+#[test]
+fn items_of_two_stores_share_a_limit_through_a_fleet() {
+    const ITEMS: usize = 40;
+    let (redis, counting) = (RedisServer::start(&[]), Counting::start(Duration::from_millis(5)));
+    let (url, base_url) = (redis.url(), format!("http://{}/v1", counting.address()));
+    let folder = tempfile::tempdir().expect("a folder");
+    let request = json!({"url": "/v1/chat/completions", "body": {"model": "m", "messages": []}});
+    let lines: String =
+        (0..ITEMS).map(|n| format!("{}\n", json!({"key": format!("k{n}"), "payload": request}))).collect();
+    std::fs::write(folder.path().join("items.jsonl"), lines).expect("writable");
+    let tasks = |word: &str, store: &str, flags: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_paceline"));
+        command.current_dir(&folder).args(["tasks", word, "--store", store, "--http", "--json"]).args(flags);
+        command.env("OPENAI_API_KEY", "sk-not-a-key").env("PACELINE_UPSTREAM__OPENAI__FLEET_LEASE", "3s");
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs")
+    };
+    let stores = ["one.db", "two.db"];
+    for store in stores {
+        summary_of(&tasks("add", store, &["--from", "items.jsonl"]).wait_with_output().expect("it ends"));
+    }
+    let flags =
+        ["--upstream", "openai", "--base-url", &base_url, "--limit", "40 per 2s", "--fleet", &url, "--max-wait", "30s"];
+    for worker in stores.map(|store| tasks("run", store, &flags)) {
+        let summary = summary_of(&worker.wait_with_output().expect("it ends"));
+        assert_eq!((&summary["status"], &summary["succeeded"]), (&json!("SUCCESS"), &json!(ITEMS)), "{summary}");
+    }
+    assert_eq!(counting.arrivals(), 2 * ITEMS as u64);
+    assert!(counting.worst(Duration::from_millis(1_700)) <= 40, "{}", counting.worst(Duration::from_millis(1_700)));
 }

@@ -16,11 +16,12 @@ use super::turn::SHORT;
 use crate::admit::{Admit, WaitCause};
 use crate::concurrency::InFlight;
 use crate::config::{Limits, Pace, PacerConfig, Quota, QuotaShape};
-use crate::cost::Dimension;
+use crate::cost::{Cost, Dimension};
 use crate::divided::DividedLimit;
 use crate::error::ConfigError;
 use crate::fleet::{LONGEST_CALL, Member, MemberChange, MemberInput, MemberState, MemberView};
 use crate::quota::Quotas;
+use crate::request::{Request, Ticket};
 use crate::scope::Scope;
 use crate::snapshot::{FleetShare, FleetSnapshot};
 use crate::state::TakenState;
@@ -28,6 +29,12 @@ use crate::time::Instant;
 
 /// How long calls wait for the first lease where no limit is divided.
 const FIRST_LEASE: Duration = Duration::from_secs(1);
+
+/// A caller that does not stay in the queue asks for its share again after so long: the ledger may give more at any moment.
+const ASKS_AGAIN: Duration = Duration::from_millis(100);
+
+/// What such a caller could use is wanted until it has not asked for so long.
+const GONE: Duration = Duration::from_secs(2);
 
 /// What the calls of a pacer use of a divided limit, and could use, in its units.
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,6 +60,8 @@ pub(super) struct Divided {
     fleet: Option<MemberView>,
     /// A request waits for more of a limit.
     short: bool,
+    /// The place of the scope and the cost of the last request that was turned away, and until when that is wanted.
+    turned_away: Option<(u32, Cost, Instant)>,
 }
 
 impl Divided {
@@ -212,6 +221,24 @@ impl Pacer {
         }
     }
 
+    /// Removes a request that waits, for a caller that does not: it asks again. Its share of divided limits grows all the same,
+    /// and it is told to ask for that again soon. Returns the request, and when it could start.
+    pub fn turn_away(&mut self, now: Instant, ticket: Ticket) -> Option<(Request, Admit)> {
+        let now = self.advance(now);
+        let request = self.cancel(now, ticket)?;
+        if self.divided.is_on() {
+            self.divided.turned_away = Some((request.scope.place, request.cost.clone(), now + GONE));
+        }
+        let admit = match self.admit(now, &request) {
+            Admit::At { at, cause: cause @ WaitCause::Share { .. } } if self.divided.has_lease() => {
+                Admit::At { at: at.min(now + ASKS_AGAIN), cause }
+            }
+            Admit::OnRelease { cause: cause @ WaitCause::Share { .. } } => Admit::At { at: now + ASKS_AGAIN, cause },
+            other => other,
+        };
+        Some((request, admit))
+    }
+
     /// What the calls of this pacer use of each divided limit, and could use. The cost is linear in the requests that wait.
     fn demand(&self, now: Instant) -> Vec<Demand> {
         let level = |(limit, ..): &(DividedLimit, u64, Instant)| {
@@ -221,6 +248,7 @@ impl Pacer {
                 Some((_, in_flight)) if limit.in_flight => u64::from(in_flight.now()),
                 Some((quotas, _)) => quotas.used(now, limit.place),
             };
+            let of = |cost: &Cost| if limit.in_flight { 1 } else { cost.get(&limit.quota.dimension) };
             let (mut first, mut demand) = (None, Demand { used, ..Demand::default() });
             let scopes = self
                 .scopes
@@ -232,12 +260,19 @@ impl Pacer {
                 false => usize::from(scope.awaits_canary(now)),
             };
             for place_in_queue in scopes.flat_map(|(_, scope)| scope.queue.ready().take(most(scope))) {
-                let cost = &self.slots.at(place_in_queue.2).request.cost;
-                let units = if limit.in_flight { 1 } else { cost.get(&limit.quota.dimension) };
+                let units = of(&self.slots.at(place_in_queue.2).request.cost);
                 demand.waiting = demand.waiting.saturating_add(units);
                 if first.is_none_or(|first| place_in_queue < first) {
                     (first, demand.next) = (Some(place_in_queue), units);
                 }
+            }
+            let turned_away = self.divided.turned_away.as_ref().filter(|(scope, _, until)| {
+                *until > now && own.is_none_or(|own| own == Some(*scope)) && !self.hold.is_active()
+            });
+            if let Some((_, cost, _)) = turned_away {
+                // How much such a caller could use is not known, for it asks for one call after the other: its fair part.
+                demand.waiting = demand.waiting.max(limit.quota.limit);
+                demand.next = if first.is_none() { of(cost) } else { demand.next };
             }
             demand
         };

@@ -304,6 +304,35 @@ fn a_ledger_that_has_lost_what_it_knew_is_told_as_one_that_gives_nothing() {
     assert!(world.sent() > 0 && !world.processes[0].pacer.snapshot(world.now).account.lacks_its_share());
 }
 
+/// It asks again and again, and no request of it stays in the queue.
+#[test]
+fn a_caller_that_does_not_wait_has_a_share_too() {
+    for others in [0, 3] {
+        let mut world = World::new(1);
+        (0..=others).for_each(|other| world.join(1, if other == 0 { 0 } else { 20 }));
+        let (end, mut again) = (world.now + 8 * WINDOW, world.now);
+        while world.now < end {
+            while again <= world.now {
+                let process = &mut world.processes[0];
+                let call = Request::new(&process.scope, tokens(1));
+                let ticket = process.pacer.enqueue(world.now, call).expect("it may fit");
+                process.waiting = 1;
+                world.leave(0);
+                let process = &mut world.processes[0];
+                if std::mem::take(&mut process.waiting) == 1 {
+                    let (_, wait) = process.pacer.turn_away(world.now, ticket).expect("it waits");
+                    let Admit::At { at, .. } = wait else { panic!("{wait:?}") };
+                    again = at;
+                }
+            }
+            world.run(STEP);
+        }
+        let share = LIMIT * 8 / (others + 1);
+        assert!(world.processes[0].sent >= share * 3 / 4, "{} of {share}", world.processes[0].sent);
+        assert!(world.worst <= LIMIT, "{}", world.worst);
+    }
+}
+
 #[test]
 fn behind_calls_that_wait_for_the_share_no_wait_is_known() {
     let mut world = World::new(1);

@@ -198,9 +198,10 @@ impl Driver {
                 Some(Err(error)) => Err(NotNow::Never(error)),
                 Some(Ok(Decision::Deferred { .. })) => unreachable!("a request that does not wait takes any wait"),
                 None => {
-                    let request = state.pacer.cancel(now, ticket).expect("a request that is not granted waits");
+                    let turned_away = state.pacer.turn_away(now, ticket);
+                    let (request, admit) = turned_away.expect("a request that is not granted waits");
                     state.drain(self, now, None, notifications);
-                    Err(state.not_now(now, &request))
+                    Err(state.not_now(now, &request, admit))
                 }
             }
         })
@@ -454,11 +455,11 @@ impl State {
         Some(stopped_error(scope.as_ref(), reason))
     }
 
-    fn not_now(&self, now: Instant, request: &Request) -> NotNow {
+    fn not_now(&self, now: Instant, request: &Request, admit: Admit) -> NotNow {
         if let Some(error) = self.stopped(&request.scope) {
             return NotNow::Never(error);
         }
-        let (after, cause) = match self.pacer.admit(now, request) {
+        let (after, cause) = match admit {
             Admit::Now => (None, WaitCause::Queue),
             Admit::At { at, cause } => (Some(at - now), cause),
             Admit::OnRelease { cause } => (None, cause),
