@@ -7,11 +7,12 @@ use core::time::Duration;
 
 use super::cap::{Cap, Explains};
 use super::chance::{Diagnosis, Kind, RefusalContext, Share, TrialResult};
-use super::evidence::{Event, Evidence, Out};
+use super::evidence::{Event, Evidence, Out, Refused};
 use super::first_tries::FirstTries;
 use super::rate::{FEW, Rate, Trend};
 use super::unit::Unit;
-use super::{LONGEST_CLOSURE, Reaction, Refusal, Start, window};
+use super::window::{self, Cycle, alike};
+use super::{LONGEST_CLOSURE, Reaction, Refusal, Start};
 use crate::flight::Flight;
 use crate::gate::{Closure, Gate, Reopening};
 use crate::repeats::Repeats;
@@ -37,22 +38,6 @@ const WAITS: f64 = 8.0;
 /// After the start, the rate returns to at most so many times the admitted rate of the calls that were in flight when it ended.
 const SUSTAINED: f64 = 1.5;
 
-/// A call that was refused, as far as the decision looks at it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Refused {
-    /// The era in which it left.
-    pub(super) era: u64,
-    pub(super) sent: Instant,
-    /// How many calls have left after it.
-    pub(super) later: u64,
-    /// How many may still be refused, whenever they left.
-    pub(super) pending: u64,
-    /// Calls in flight when it left, itself included.
-    pub(super) in_flight: u32,
-    pub(super) tokens: u64,
-    pub(super) why: Refusal,
-}
-
 /// Statistics of refusals.
 #[derive(Clone, Debug)]
 pub(super) struct Refusals {
@@ -63,7 +48,7 @@ pub(super) struct Refusals {
     /// Earlier ones are not counted.
     from: Instant,
     pub(super) out: Option<Out>,
-    /// The rate before the present closure, and the items that were refused since.
+    /// The rate before the last refusal that followed on admitted calls, and the items that were refused since the gate closed.
     before: Option<Rate>,
     closed_by: RefusedItems,
 }
@@ -190,17 +175,18 @@ impl Decision {
 
     /// The gate is open again. Returns whether the next call may leave at once.
     pub(super) fn reopened(&mut self, now: Instant, evidence: &mut Evidence, reopening: &Reopening) -> bool {
-        self.strikes = 0;
-        let before = self.refusals.as_mut().and_then(|refusals| {
-            let is_of_one = matches!(core::mem::take(&mut refusals.closed_by), RefusedItems::One(_));
-            refusals.before.take().filter(|_| reopening.in_vain && is_of_one)
+        let refused_all = core::mem::take(&mut self.strikes) > 0;
+        let (before, is_of_one) = self.refusals.as_mut().map_or((None, false), |refusals| {
+            let closed_by = core::mem::take(&mut refusals.closed_by);
+            (refusals.before.take(), matches!(closed_by, RefusedItems::One(_)))
         });
         let closed = reopening.closed.as_secs_f64();
         let long = reopening.closed >= LONG && closed >= 5.0 / self.rate.per_second();
         let passed = self.cycle.map(|(n, _)| n);
-        let was_window = long && self.reopened_after_long(now, evidence, reopening, closed);
+        let worked = before.as_ref().filter(|_| refused_all);
+        let was_window = long && self.reopened_after_long(now, evidence, reopening, worked);
         let as_many = passed.zip(self.cycle).is_some_and(|(before, (n, _))| long && alike(n, before, 1.1));
-        if let Some(before) = before.filter(|_| !as_many) {
+        if let Some(before) = before.filter(|_| reopening.in_vain && is_of_one && !as_many) {
             self.rate = before;
             return false;
         }
@@ -209,16 +195,17 @@ impl Decision {
     }
 
     /// A quota window or an outage is over. The sustained rate of a window is that of the calls admitted between two canaries. A
-    /// hint that the server repeats without end is a penalty and no window. Returns whether so many were admitted that it may be
-    /// a window.
+    /// hint that the server repeats without end is a penalty and no window. `worked`: the rate before everything was refused.
+    /// Returns whether so many were admitted that it may be a window.
     fn reopened_after_long(
         &mut self,
         now: Instant,
         evidence: &mut Evidence,
         reopening: &Reopening,
-        closed: f64,
+        worked: Option<&Rate>,
     ) -> bool {
         evidence.settle(now);
+        let closed = reopening.closed.as_secs_f64();
         let admitted = evidence.admitted();
         let (before, since) = self.reopened.unwrap_or((0, now));
         self.reopened = Some((admitted, reopening.canary));
@@ -231,15 +218,20 @@ impl Decision {
         self.alike = if alike { self.alike + 1 } else { 0 };
         let window = core::mem::take(&mut self.all_refused) || self.alike >= 2;
         self.vain = !window && matches!(reopening.closure, Closure::Hint | Closure::SameHint { .. });
-        match reopening.closure {
-            Closure::Own if window::is_usual(t) => self.rate.reopened_after(closed.max(window::KNOWN), measured),
-            Closure::Own | Closure::NewHint => self.rate.reopened_after(closed, measured),
-            Closure::Hint | Closure::SameHint { .. } if window => self.rate.reopened_after(closed, measured),
-            Closure::Hint if n >= FEW && reopening.closed <= BELIEVED => {
+        let seen = Cycle { n, passed: (t - closed).max(1.0), closed };
+        let outage = worked.filter(|worked| seen.is_outage(worked, cycle.map(|(n, _)| n)));
+        match (reopening.closure, outage) {
+            (Closure::Own, Some(worked)) => self.rate.undo(worked, n / seen.passed, measured),
+            (Closure::Own, None) if window::is_usual(t) => {
+                self.rate.reopened_after(closed.max(window::KNOWN), measured)
+            }
+            (Closure::Own | Closure::NewHint, _) => self.rate.reopened_after(closed, measured),
+            (Closure::Hint | Closure::SameHint { .. }, _) if window => self.rate.reopened_after(closed, measured),
+            (Closure::Hint, _) if n >= FEW && reopening.closed <= BELIEVED => {
                 self.rate.settle_at(BELOW * n / closed, WAITS * closed);
             }
-            Closure::Hint => self.rate.reopened_after(0.0, None),
-            Closure::SameHint { wait, times } => {
+            (Closure::Hint, _) => self.rate.reopened_after(0.0, None),
+            (Closure::SameHint { wait, times }, _) => {
                 let penalty = f64::from(4_u32.saturating_pow(times).min(16));
                 self.rate.reopened_after(wait.as_secs_f64() * penalty, None);
                 if t - closed < wait.as_secs_f64() {
@@ -393,7 +385,6 @@ impl Decision {
                 Reaction::Known
             }
             Event::Opens { run } => {
-                self.contradict(now, evidence);
                 self.rate.epoch_opened();
                 self.strikes = if run < 1 { self.strikes + 1 } else { 0 };
                 let tried = self
@@ -420,6 +411,11 @@ impl Decision {
         rng: &mut Rng,
     ) {
         let overloaded = call.why == Refusal::Overloaded;
+        if let Some(refusals) = self.refusals.as_mut().filter(|refusals| self.strikes == 0 || refusals.before.is_none())
+        {
+            refusals.before = Some(self.rate.clone());
+        }
+        self.contradict(now, evidence);
         if !gate.is_open() {
             self.rate.still_refused(now);
             self.rate.stop_trying();
@@ -441,9 +437,6 @@ impl Decision {
             gate.begins(call.sent);
         }
         let admitted = self.admitted_rate(now, evidence).filter(|_| self.cap.limit().is_none());
-        if let Some(refusals) = &mut self.refusals {
-            refusals.before = Some(self.rate.clone());
-        }
         self.rate.bound(admitted);
         let before = self.rate.per_second();
         let start_ended =
@@ -486,9 +479,4 @@ impl Decision {
 /// Many processes must not come back together.
 fn spread(rng: &mut Rng) -> f64 {
     0.9 + 0.2 * rng.unit()
-}
-
-/// Whether two numbers differ by that factor at most.
-fn alike(a: f64, b: f64, by: f64) -> bool {
-    a <= by * b && b <= by * a
 }

@@ -10,6 +10,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
+use super::Refusal;
 use crate::hold::RunningClock;
 use crate::time::Instant;
 
@@ -86,6 +87,22 @@ struct Pending {
     sent: Instant,
     /// Its item has not failed before.
     first: bool,
+}
+
+/// A call that was refused, as far as the decision looks at it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Refused {
+    /// The era in which it left.
+    pub(super) era: u64,
+    pub(super) sent: Instant,
+    /// How many calls have left after it.
+    pub(super) later: u64,
+    /// How many may still be refused, whenever they left.
+    pub(super) pending: u64,
+    /// Calls in flight when it left, itself included.
+    pub(super) in_flight: u32,
+    pub(super) tokens: u64,
+    pub(super) why: Refusal,
 }
 
 /// The calls that were in flight when the start ended, until they are decided.

@@ -38,8 +38,8 @@ pub use rate::Trend;
 pub(crate) use shared::{OFFICE, Word};
 pub(crate) use words::{Belief, Report};
 
-use decision::{Decision, Refused};
-use evidence::Evidence;
+use decision::Decision;
+use evidence::{Evidence, Refused};
 use schedule::Schedule;
 use shared::Shared;
 

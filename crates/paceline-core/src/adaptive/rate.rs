@@ -399,6 +399,15 @@ impl Rate {
         }
     }
 
+    /// A server that refused everything for a while is well again: that slowed the rate down for nothing. It returns fast to
+    /// the one that `worked` before, and no start goes on there. So many calls a second passed before, where configured limits
+    /// were trusted; `measured`: the outage included.
+    pub(super) fn undo(&mut self, worked: &Self, passed: f64, measured: Option<f64>) {
+        let worked = if worked.trusts_config { worked.x.max(passed) } else { worked.x };
+        (self.goal, self.again) = (BACK * worked, f64::INFINITY);
+        self.set(self.x.max(measured.unwrap_or(0.0)).max(UNKNOWN.min(worked)));
+    }
+
     /// A short hint is over: continue at `rate` at most, and make up for `lost` seconds before growing.
     pub(super) fn settle_at(&mut self, rate: f64, lost: f64) {
         self.reopened_after(lost, Some(self.x.min(rate)));

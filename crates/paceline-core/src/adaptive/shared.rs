@@ -17,7 +17,7 @@ use state::{Mine, Role, SILENT};
 
 use super::AdaptiveRate;
 use super::cap::Cap;
-use super::decision::Refused;
+use super::evidence::Refused;
 use super::schedule::Gaps;
 use super::words::{Belief, Report};
 use super::{Reaction, Refusal};

@@ -32,3 +32,4 @@ mod spacing;
 mod stuck_item;
 mod turns;
 mod two_levels;
+mod well_again;
