@@ -421,10 +421,11 @@ impl Scope {
         self.gate.close_for(cause, |gate| gate.hold_for_canary(until));
     }
 
-    /// Ends every hold, stop and closure.
+    /// Ends every hold, stop and closure, and what a server that refused everything did to the learnt rate.
     pub(crate) fn resume(&mut self) {
         self.hold.resume();
         self.gate = Gate::new();
+        self.learnt.lifted();
     }
 
     /// Whether neither a hold nor the gate will end or change anything by itself.

@@ -450,7 +450,8 @@ impl Limiter {
         self.driver.act(|pacer, now| pacer.recall_answers(now, scope, known));
     }
 
-    /// Opens a held or stopped scope, or the account for `None`.
+    /// Opens a held or stopped scope, or the account for `None`. A rate that is low because the server refused everything
+    /// returns fast to nine tenths of the one before.
     pub fn resume(&self, scope: Option<&ScopeId>) {
         self.driver.resume(scope);
     }

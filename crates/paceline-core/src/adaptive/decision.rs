@@ -50,6 +50,9 @@ pub(super) struct Refusals {
     pub(super) out: Option<Out>,
     /// The rate before the last refusal that followed on admitted calls, and the items that were refused since the gate closed.
     before: Option<Rate>,
+    /// The rate before everything was refused last, unless that looked like the same window again: for a person who says that the
+    /// server is well.
+    worked: Option<Rate>,
     closed_by: RefusedItems,
 }
 
@@ -73,6 +76,7 @@ impl Default for Refusals {
             from: Instant::ZERO,
             out: None,
             before: None,
+            worked: None,
             closed_by: RefusedItems::None,
         }
     }
@@ -183,8 +187,11 @@ impl Decision {
         let closed = reopening.closed.as_secs_f64();
         let long = reopening.closed >= LONG && closed >= 5.0 / self.rate.per_second();
         let passed = self.cycle.map(|(n, _)| n);
-        let worked = before.as_ref().filter(|_| refused_all);
-        let was_window = long && self.reopened_after_long(now, evidence, reopening, worked);
+        let worked = before.clone().filter(|_| refused_all && long);
+        let was_window = long && self.reopened_after_long(now, evidence, reopening, worked.as_ref());
+        if let Some(refusals) = self.refusals.as_mut().filter(|_| worked.is_some()) {
+            refusals.worked = worked.filter(|_| self.alike == 0);
+        }
         let as_many = passed.zip(self.cycle).is_some_and(|(before, (n, _))| long && alike(n, before, 1.1));
         if let Some(before) = before.filter(|_| reopening.in_vain && is_of_one && !as_many) {
             self.rate = before;
@@ -192,6 +199,15 @@ impl Decision {
         }
         // A server that asked for a wait after few calls need not let two pass at once.
         was_window || reopening.closure == Closure::Own
+    }
+
+    /// A person says that the server is well: the rate returns to the one before everything was refused.
+    pub(super) fn lifted(&mut self) {
+        let Some(refusals) = &mut self.refusals else { return };
+        let worked = if self.strikes > 0 { refusals.before.clone() } else { refusals.worked.take() };
+        if let Some(worked) = worked {
+            self.rate.undo(&worked, 0.0, None);
+        }
     }
 
     /// A quota window or an outage is over. The sustained rate of a window is that of the calls admitted between two canaries. A

@@ -245,6 +245,13 @@ impl AdaptiveRate {
         }
     }
 
+    /// A person opens the gate, for the server is well.
+    pub(crate) fn lifted(&mut self) {
+        if !self.follows() {
+            self.decision.lifted();
+        }
+    }
+
     /// Whether an item was told to wait again while most others succeeded.
     pub(crate) fn is_bad(&self, item: u64) -> bool {
         self.decision.is_bad(item)

@@ -45,7 +45,8 @@ impl Pacer {
         self.pump(now);
     }
 
-    /// Ends holds, stops and closed gates of the scope, or of everything when `None`.
+    /// Ends holds, stops and closed gates of the scope, or of everything when `None`. Where the server refused everything for a
+    /// while, a learnt rate returns fast to nine tenths of the one before: its cause is mended.
     pub fn resume(&mut self, now: Instant, scope: Option<&ScopeId>) {
         let now = self.advance(now);
         match scope {

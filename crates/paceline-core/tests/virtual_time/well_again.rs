@@ -143,3 +143,19 @@ fn a_long_window_is_not_taken_for_an_outage_again_and_again() {
     }
     assert!(calls.refused < 500, "{} of 2,400", calls.refused);
 }
+
+/// The next outage comes too soon to tell it from a window. A person can.
+#[test]
+fn a_person_who_opens_the_gate_says_that_the_rate_works_that_worked_before() {
+    for opens_after in [0.0, 60.0] {
+        let mut calls = Calls::new(Vec::new());
+        calls.well(90.0);
+        calls.down(40.0);
+        calls.well(60.0);
+        calls.down(90.0);
+        calls.well(opens_after);
+        calls.pacer.resume(calls.now, None);
+        let passed = calls.well(60.0);
+        assert!(passed >= 150, "{passed}, opened after {opens_after} s");
+    }
+}
