@@ -69,6 +69,37 @@ impl Admit {
     }
 }
 
+/// Hears the answers of rules, one after the other. The rules of a level are asked in one place, whether all of their answers
+/// count or only whether one of them makes the call wait.
+pub(crate) trait Hear {
+    /// Returns whether the next rule is to be asked.
+    fn hear(&mut self, answer: Admit) -> bool;
+}
+
+/// The strictest answer so far: every rule is asked.
+impl Hear for Admit {
+    #[inline(always)]
+    fn hear(&mut self, answer: Admit) -> bool {
+        self.tighten(answer);
+        true
+    }
+}
+
+/// Whether the call may leave now: behind the first rule that makes it wait none is asked.
+pub(crate) struct IsNow;
+
+impl Hear for IsNow {
+    #[inline(always)]
+    fn hear(&mut self, answer: Admit) -> bool {
+        let is_now = answer.is_now();
+        if is_now {
+            // As in `tighten`.
+            core::mem::forget(answer);
+        }
+        is_now
+    }
+}
+
 /// The longest known wait that a request accepts, and which waits count.
 ///
 /// A wait is known if no call, answer or cancellation can shorten it. The request is treated as the first of its scope: to
@@ -365,5 +396,27 @@ impl fmt::Display for PerSecond {
             x if x >= 0.1 => write!(f, "{x:.2}/s"),
             x => write!(f, "{:.2}/min", 60.0 * x),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_rules_are_asked_for_the_strictest_answer_and_as_many_as_let_the_call_leave_for_whether_it_may() {
+        let at = |seconds| Admit::At { at: Instant::ZERO + Duration::from_secs(seconds), cause: WaitCause::Queue };
+        let ask = |hear: &mut dyn FnMut(Admit) -> bool| {
+            let mut asked = 0;
+            let all = [Admit::Now, at(1), at(3), at(2)].into_iter().all(|answer| {
+                asked += 1;
+                hear(answer)
+            });
+            (all, asked)
+        };
+        let mut strictest = Admit::Now;
+        assert_eq!(ask(&mut |answer| strictest.hear(answer)), (true, 4));
+        assert_eq!(strictest, at(3));
+        assert_eq!(ask(&mut |answer| IsNow.hear(answer)), (false, 2));
     }
 }

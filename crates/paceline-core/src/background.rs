@@ -24,6 +24,7 @@ impl<'a> Ask<'a> {
     }
 
     /// A request that waits with that priority, which is its own unless it has come forward.
+    #[inline(always)]
     pub(crate) fn at(request: &'a Request, priority: i32, background: &Background) -> Self {
         let if_below = |priority: i32| if priority < 0 { background.reserve } else { 0.0 };
         let (places, windows) = (if_below(request.priority), if_below(priority));
@@ -43,6 +44,7 @@ impl<'a> Ask<'a> {
     }
 
     /// The units that must have room in a window of so many: its own, and those that it leaves free.
+    #[inline(always)]
     pub(crate) fn needs(&self, units: u64, limit: u64) -> u64 {
         if self.windows == 0.0 || units == 0 {
             return units;

@@ -101,6 +101,7 @@ impl Breaker {
         Ok(())
     }
 
+    #[inline(always)]
     pub(crate) fn admit(&self, now: Instant) -> Admit {
         match self.state {
             State::Closed | State::HalfOpen { probing: false, .. } => Admit::Now,

@@ -80,8 +80,14 @@ impl Breakers {
         self.callers.as_ref().is_some_and(|callers| !callers.own.is_empty() || !callers.at_fault.is_empty())
     }
 
+    #[inline(always)]
     pub(crate) fn admit(&self, now: Instant, caller: Option<u64>) -> Admit {
-        if self.may_test(caller) { Admit::Now } else { self.of(caller).admit(now) }
+        match &self.callers {
+            // Mostly none is known apart.
+            None => self.all.admit(now),
+            Some(_) if self.may_test(caller) => Admit::Now,
+            Some(_) => self.of(caller).admit(now),
+        }
     }
 
     /// From when on the breaker lets calls of a caller pass, by time alone.

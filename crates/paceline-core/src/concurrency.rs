@@ -128,6 +128,7 @@ impl InFlight {
         Ok(())
     }
 
+    #[inline(always)]
     pub(crate) fn admit(&self, ask: &Ask<'_>) -> Admit {
         match self.share.as_deref() {
             Some((share, of)) if self.now >= *share => Admit::OnRelease { cause: of.cause() },
@@ -156,6 +157,7 @@ impl InFlight {
     }
 
     /// Whether a call takes no place that calls like it leave to the others, of so many.
+    #[inline(always)]
     pub(crate) fn admit_under(&self, limit: u32, ask: &Ask<'_>) -> Admit {
         let leaves = !ask.leaves_places() || self.background < ask.most_places(limit);
         if leaves { Admit::Now } else { Admit::OnRelease { cause: WaitCause::Concurrency } }
@@ -178,6 +180,7 @@ impl InFlight {
         self.now
     }
 
+    #[inline(always)]
     pub(crate) fn limit(&self) -> u32 {
         self.share.as_deref().map_or(self.limit, |(share, _)| self.limit.min(*share))
     }

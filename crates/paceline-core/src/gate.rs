@@ -112,6 +112,7 @@ impl Gate {
 
     /// `silence`: a canary that has not been refused for so long opens the gate by [`Gate::silent`], unless the gate has been
     /// closed for long.
+    #[inline(always)]
     pub(crate) fn admit(&self, now: Instant, silence: Option<Duration>) -> Admit {
         match (self.door, silence) {
             (Door::Canary { sent, .. }, Some(silence)) => {
@@ -186,7 +187,7 @@ impl Gate {
     }
 
     /// When [`silent`](Self::silent) or [`reopens`](Self::reopens) has something to do next.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn next_change(&self, silence: Option<Duration>) -> Option<Instant> {
         let canary = match (self.door, silence) {
             (Door::Canary { sent, .. }, Some(silence)) => Some(self.passes_by_silence(sent, silence)),

@@ -23,7 +23,7 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn admit(&self, now: Instant) -> Admit {
         match (&self.stopped, self.until) {
             (Some(reason), _) => Admit::OnRelease { cause: WaitCause::Stopped { reason: reason.clone() } },

@@ -6,6 +6,7 @@ mod forecast;
 mod head;
 mod lease;
 mod places;
+mod rules;
 mod snapshot;
 
 use alloc::sync::Arc;
@@ -14,8 +15,7 @@ use core::time::Duration;
 
 pub(crate) use self::snapshot::{quotas, state};
 use crate::adaptive::{AdaptiveRate, Reaction, Refusal, Start};
-use crate::admit::{Admit, PauseCause};
-use crate::background::Ask;
+use crate::admit::PauseCause;
 use crate::breaker::Change;
 use crate::breakers::{Breakers, Of};
 use crate::concurrency::{InFlight, of_scope};
@@ -118,27 +118,6 @@ impl Scope {
 
     pub(crate) const fn quotas(&self) -> &Quotas {
         &self.quotas
-    }
-
-    /// When a call of that cost may leave, by the rules of this scope.
-    pub(crate) fn admit(&self, now: Instant, ask: &Ask<'_>) -> Admit {
-        let mut strictest = self.hold.admit(now);
-        strictest.tighten(self.gate.admit(now, self.silence()));
-        strictest.tighten(self.lets_others_test(now, ask));
-        strictest.tighten(self.breaker.admit(now, ask.caller));
-        strictest.tighten(self.spacing.admit(now));
-        strictest.tighten(self.in_flight.admit(ask));
-        strictest.tighten(self.quotas.admit(now, ask));
-        if self.pace != Pace::Auto {
-            return strictest;
-        }
-        strictest.tighten(self.learnt.admit(now, &self.gate, self.in_flight.now()));
-        strictest.tighten(self.learnt.limits().0.map_or(Admit::Now, |cap| self.in_flight.admit_under(cap, ask)));
-        for limit in &self.announced {
-            let (units, spent) = (ask.cost.get(&limit.dimension), self.spent.get(&limit.dimension));
-            strictest.tighten(limit.admit(now, limit.needs(units, ask), spent));
-        }
-        strictest
     }
 
     /// Whether a request wants to leave now.
@@ -306,6 +285,7 @@ impl Scope {
     }
 
     /// When a hold or a closure ends by itself, if there is one.
+    #[inline(always)]
     pub(crate) fn next_reopening(&self) -> Option<Instant> {
         earlier(self.hold.until().map(|(until, _)| until), self.gate.next_change(self.silence()))
     }
@@ -429,6 +409,7 @@ impl Scope {
     }
 
     /// Whether neither a hold nor the gate will end or change anything by itself.
+    #[inline]
     pub(crate) fn is_open(&self) -> bool {
         self.gate.is_open() && self.next_reopening().is_none()
     }
@@ -444,6 +425,7 @@ impl Scope {
     }
 
     /// How long a canary must go unrefused, where that is learnt.
+    #[inline(always)]
     fn silence(&self) -> Option<Duration> {
         (self.pace == Pace::Auto).then(|| self.learnt.silence())
     }

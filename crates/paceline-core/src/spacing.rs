@@ -51,6 +51,7 @@ impl Spacing {
         Ok(())
     }
 
+    #[inline(always)]
     pub(crate) fn admit(&self, now: Instant) -> Admit {
         if matches!(self.rule, Rule::Off) {
             return Admit::Now;

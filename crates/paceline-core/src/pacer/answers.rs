@@ -264,6 +264,7 @@ impl Pacer {
 
     /// Before an answer has shown how long they are, or that the server keeps to bounds, calls leave one at a time under a limit
     /// that counts their answers; then no more of them are under way than answers can speak for.
+    #[inline(always)]
     pub(super) fn admit_open_ended(&self, place: u32, cost: &Cost) -> Admit {
         // The cost of most calls says how long their answers are: for them nothing is looked for.
         let is_guessed = cost.is_open_ended() || cost.is_unproven() || cost.is_mixed();

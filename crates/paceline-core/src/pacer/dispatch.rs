@@ -163,7 +163,7 @@ impl Pacer {
             && scope.is_open()
             && request.not_before.is_none_or(|due| due <= now)
             && request.deadline.is_none_or(|deadline| deadline > now)
-            && self.admit_ask(now, place, &self.ask_of(request)).is_now()
+            && self.admits(now, place, &self.ask_of(request))
     }
 
     /// Grants a request that is in no queue. Returns whether it is a probe.

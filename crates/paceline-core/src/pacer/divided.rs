@@ -67,6 +67,7 @@ pub(super) struct Divided {
 impl Divided {
     /// Without an allowance that lasts nothing leaves. When there will be one is not known: the estimate is that it takes as long
     /// again as it has taken, as for a turn, so that a caller which bounds its wait does not wait for ever for a lost ledger.
+    #[inline]
     pub(super) fn admit(&self, now: Instant) -> Admit {
         if let Some(begins) = self.begins {
             return Admit::at(begins, now, || WaitCause::Rate { gap: FIRST_LEASE });

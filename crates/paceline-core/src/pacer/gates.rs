@@ -146,6 +146,7 @@ impl Pacer {
     }
 
     /// Of all processes one sends the canary.
+    #[inline(always)]
     pub(super) fn admit_canary(&self, now: Instant, place: u32) -> Admit {
         match self.canary(now, place) {
             None => Admit::Now,
@@ -156,6 +157,7 @@ impl Pacer {
     }
 
     /// Whose canary a gate waits for that may be tested now; none where this process need not ask.
+    #[inline(always)]
     fn canary(&self, now: Instant, place: u32) -> Option<Canary> {
         if self.gates.closed.is_empty() || !self.divided.has_lease() {
             return None;

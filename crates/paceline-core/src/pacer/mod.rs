@@ -16,6 +16,7 @@ mod paces;
 mod pauses;
 mod pots;
 mod react;
+mod rules;
 mod scopes;
 mod settings;
 mod snapshots;
@@ -44,7 +45,6 @@ use settings::{check, is_part, limits, places, tier_of, tiers};
 use turn::Turn;
 
 use crate::admit::{Admit, Level, PauseCause, WaitCause};
-use crate::background::Ask;
 use crate::concurrency::InFlight;
 use crate::config::PacerConfig;
 use crate::cost::Cost;
@@ -257,18 +257,16 @@ impl Pacer {
         if request.cost.is_guess() {
             self.guess_answer(place, &mut request.cost);
         }
-        let scope = &self.scopes[place];
-        if let Some(too_large) =
-            self.quotas.too_large(&request.cost).or_else(|| scope.quotas().too_large(&request.cost))
-        {
+        // What fits now is not too large.
+        let at_once = self.leaves_at_once(now, place, &request);
+        if !at_once && let Some(too_large) = self.too_large(place, &request.cost) {
             return Err(too_large);
         }
         let arrival = *request.arrival.get_or_insert(self.arrivals);
         self.arrivals = self.arrivals.max(arrival.saturating_add(1));
         request.item.get_or_insert(arrival);
-        let deadline = request.deadline.map(|deadline| scope.clock.read(now, deadline));
+        let deadline = request.deadline.map(|deadline| self.scopes[place].clock.read(now, deadline));
         let (priority, not_before, max_wait) = (request.priority, request.not_before, request.max_wait);
-        let at_once = self.leaves_at_once(now, place, &request);
         let in_queue = |slot| (Reverse(priority), arrival, slot);
         let ticket = self.slots.insert(request, |slot| Stage::Waiting { place: in_queue(slot), deadline, since: now });
         if at_once {
@@ -450,42 +448,12 @@ impl Pacer {
         scope
     }
 
-    #[inline(always)]
-    fn admit_ask(&self, now: Instant, place: u32, ask: &Ask<'_>) -> Admit {
-        let mut strictest = self.admit_scope(now, place, ask);
-        strictest.tighten(self.admit_place(now, place, ask));
-        strictest.tighten(self.admit_account(now, ask));
-        strictest
-    }
-
-    /// By the rules of the scope, and of all processes that share its gate.
-    #[inline(always)]
-    fn admit_scope(&self, now: Instant, place: u32, ask: &Ask<'_>) -> Admit {
-        let mut strictest = self.scopes[place].admit(now, ask);
-        strictest.tighten(self.admit_canary(now, place));
-        strictest.tighten(self.admit_pots(now, place, ask));
-        strictest.tighten(self.admit_open_ended(place, ask.cost));
-        strictest
-    }
-
-    #[inline(always)]
-    fn admit_account(&self, now: Instant, ask: &Ask<'_>) -> Admit {
-        // Without a share there is no room either, and when there will be some only the former estimates.
-        let mut strictest = self.hold.admit(now);
-        strictest.tighten(self.turn.admit(now));
-        strictest.tighten(self.in_flight.admit(ask));
-        let divided = self.divided.admit(now);
-        strictest.tighten(if divided.is_now() { self.quotas.admit(now, ask) } else { divided });
-        strictest
-    }
-
     /// Removes waiting requests that exceed a limit of a new configuration, with an event for each.
     fn refuse_too_large(&mut self) {
         let slots: alloc::vec::Vec<_> = self.scopes.iter().flat_map(|(_, scope)| scope.queue.slots()).collect();
         for slot in slots {
             let (cost, place) = (self.cost_of(slot), self.slots.at(slot).request.scope.place);
-            let own = self.scopes[place].quotas();
-            let Some(too_large) = self.quotas.too_large(&cost).or_else(|| own.too_large(&cost)) else { continue };
+            let Some(too_large) = self.too_large(place, &cost) else { continue };
             let (ticket, _) = self.take_out(slot, place);
             self.events.push_back(Event::Refused { ticket, too_large });
         }

@@ -236,11 +236,17 @@ impl Pot {
 
 impl Pacer {
     /// Whether what has been drawn of limits that a server announced lets a call leave.
+    #[inline(always)]
     pub(super) fn admit_pots(&self, now: Instant, place: u32, ask: &Ask<'_>) -> Admit {
-        let mut strictest = Admit::Now;
         if self.pots.of.is_empty() || !self.divided.has_lease() {
-            return strictest;
+            Admit::Now
+        } else {
+            self.admit_drawn(now, place, ask)
         }
+    }
+
+    fn admit_drawn(&self, now: Instant, place: u32, ask: &Ask<'_>) -> Admit {
+        let mut strictest = Admit::Now;
         for pot in self.pots.of.get(&self.scopes[place].name).into_iter().flatten() {
             strictest.tighten(pot.admit(now, ask.cost.get(&pot.dimension)));
         }

@@ -9,7 +9,7 @@ use core::time::Duration;
 
 use super::*;
 use crate::admit::MaxWait;
-use crate::config::{Background, Concurrency, Limits, Pace, Quota};
+use crate::config::{Background, Concurrency, Limits, Pace, Quota, QuotaShape};
 use crate::cost::Dimension;
 use crate::outcome::{Class, LimitScope, RefillMode};
 use crate::snapshot::{ScopeSnapshot, ScopeState};
@@ -347,4 +347,21 @@ fn what_waits_with_a_bound_costs_inputs_and_no_walks() {
     };
     let [few, many] = [1_000, 10_000].map(asked);
     assert!(many <= 6.0 && many <= few * 1.01, "{many} are asked at an input, and {few} where a tenth waits");
+}
+
+#[test]
+fn what_exceeds_a_limit_is_refused_whatever_counts_it_and_what_fits_leaves() {
+    let window = Duration::from_secs(60);
+    for shape in [QuotaShape::Sliding, QuotaShape::Fixed, QuotaShape::Bucket { burst: 10 }] {
+        let quota = Quota { shape, ..Quota::sliding(Dimension::Tokens, 10, window) };
+        let config = PacerConfig::from(quota).with_pace(Pace::Fixed);
+        let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sensible");
+        let scope = pacer.scope("chat");
+        let mut enqueue = |tokens| {
+            let request = Request::new(&scope, Cost::request().with(Dimension::Tokens, tokens));
+            let refused = pacer.enqueue(Instant::ZERO, request).err().map(|error| (error.cost, error.limit));
+            (refused, pacer.poll_event().is_some())
+        };
+        assert_eq!([11, 10].map(&mut enqueue), [(Some((11, 10)), false), (None, true)], "{shape:?}");
+    }
 }

@@ -32,6 +32,7 @@ pub(super) struct Turn {
 impl Turn {
     /// When the turn of another ends is not known: the estimate is that it lasts as long again as it has lasted. So a caller that
     /// bounds its wait does not wait for ever for a process that hangs.
+    #[inline(always)]
     pub(super) fn admit(&self, now: Instant) -> Admit {
         let Some(since) = self.yielded else { return Admit::Now };
         Admit::At { at: now + (now - since).max(SHORT), cause: WaitCause::Turn }

@@ -45,6 +45,7 @@ impl Counter {
         if at <= now { Admit::Now } else { self.waits(now, at, quota, units) }
     }
 
+    #[cold]
     fn waits(&self, now: Instant, at: Instant, quota: &Quota, units: u64) -> Admit {
         let cause =
             if self.fits_in(quota, now, units) > now { WaitCause::quota(quota) } else { WaitCause::share(quota) };

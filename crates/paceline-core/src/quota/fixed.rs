@@ -37,18 +37,19 @@ impl FixedWindow {
         self.current(now).0.map_or(Instant::MAX, |start| start + self.window)
     }
 
+    #[inline(never)]
     pub(super) fn fits_at(&self, now: Instant, units: u64) -> Instant {
         let (start, used) = self.current(now);
-        let Some(start) = start else { return now };
         let excess = used.saturating_add(units).saturating_sub(self.limit);
         if excess == 0 {
             return now;
         }
         let windows = excess.div_ceil(self.limit).max(1);
         let wait = self.window.as_nanos().saturating_mul(u128::from(windows));
-        start + Duration::from_nanos(u64::try_from(wait).unwrap_or(u64::MAX))
+        start.unwrap_or(now) + Duration::from_nanos(u64::try_from(wait).unwrap_or(u64::MAX))
     }
 
+    #[inline(never)]
     pub(super) fn take(&mut self, now: Instant, units: u64) {
         let (start, used) = self.current(now);
         self.start = Some(start.unwrap_or(now));

@@ -22,7 +22,7 @@ pub use bucket::{BucketLevel, BucketRule};
 use counter::Counter;
 pub use counts::LimitCounts;
 
-use crate::admit::{Admit, WaitCause};
+use crate::admit::{Admit, Hear, WaitCause};
 use crate::background::Ask;
 use crate::config::{Limits, Quota, QuotaShape};
 use crate::cost::{Cost, Dimension};
@@ -98,17 +98,27 @@ impl Quotas {
         self.counters.iter().filter(|(quota, _)| quota.dimension == *dimension).map(|(quota, _)| most(quota)).min()
     }
 
+    /// When a call may leave, by all of them.
     pub(crate) fn admit(&self, now: Instant, ask: &Ask<'_>) -> Admit {
-        let requests = ask.cost.get(&Dimension::Requests);
-        let mut strictest = match &self.burst {
-            Some(burst) if requests > 0 => Admit::at(burst.fits_at(now, 1), now, || WaitCause::Burst),
+        let mut strictest = Admit::Now;
+        self.ask(now, ask, &mut strictest);
+        strictest
+    }
+
+    /// Asks all of them in turn, for as long as `hear` goes on. Returns whether it would.
+    #[inline(always)]
+    pub(crate) fn ask(&self, now: Instant, ask: &Ask<'_>, hear: &mut impl Hear) -> bool {
+        let spaced = match &self.burst {
+            Some(burst) if ask.cost.get(&Dimension::Requests) > 0 => {
+                Admit::at(burst.fits_at(now, 1), now, || WaitCause::Burst)
+            }
             _ => Admit::Now,
         };
-        for (quota, counter) in &self.counters {
-            let units = ask.needs(ask.cost.get(&quota.dimension), most(quota));
-            strictest.tighten(counter.admit(now, quota, units));
-        }
-        strictest
+        hear.hear(spaced)
+            && self.counters.iter().all(|(quota, counter)| {
+                let units = ask.needs(ask.cost.get(&quota.dimension), most(quota));
+                hear.hear(counter.admit(now, quota, units))
+            })
     }
 
     /// Estimates when the last of so many calls of that cost can leave, if no others are sent in between.

@@ -78,6 +78,12 @@ fn settling_gives_back_or_makes_debt() {
 }
 
 #[test]
+fn a_fixed_window_that_has_not_begun_lets_no_more_than_its_limit_pass() {
+    let window = FixedWindow::new(100, 60 * S);
+    assert_eq!([100, 101, 201].map(|units| window.fits_at(at(5.0), units)), [5.0, 65.0, 125.0].map(at));
+}
+
+#[test]
 fn debt_of_a_fixed_window_goes_into_the_next_ones() {
     let mut window = FixedWindow::new(100, 60 * S);
     window.take(at(5.0), 250);

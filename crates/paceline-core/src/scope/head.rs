@@ -106,6 +106,7 @@ impl Scope {
     }
 
     /// Such a request tests the scope where no other has come meanwhile.
+    #[inline(always)]
     pub(super) fn lets_others_test(&self, now: Instant, ask: &Ask<'_>) -> Admit {
         if !ask.was_told || self.gate.is_open() || !self.told_lets_others_go() {
             return Admit::Now;
