@@ -325,37 +325,48 @@ impl Cost {
     }
 
     /// Adds another cost, dimension by dimension.
+    #[inline]
     pub(crate) fn add(&mut self, other: &Self) {
-        for (sum, units) in self.built_in.iter_mut().zip(other.built_in) {
-            *sum = sum.saturating_add(units);
-        }
-        for (name, units) in other.named() {
-            let dimension = Dimension::Named(name.clone());
-            let sum = self.get(&dimension).saturating_add(*units);
-            self.set(dimension, sum);
-        }
+        self.change(other, u64::saturating_add);
     }
 
     /// Takes back what [`Cost::add`] added.
+    #[inline]
     pub(crate) fn subtract(&mut self, other: &Self) {
-        for (sum, units) in self.built_in.iter_mut().zip(other.built_in) {
-            *sum = sum.saturating_sub(units);
+        self.change(other, u64::saturating_sub);
+    }
+
+    #[inline(always)]
+    fn change(&mut self, by: &Self, changed: fn(u64, u64) -> u64) {
+        for (sum, units) in self.built_in.iter_mut().zip(by.built_in) {
+            *sum = changed(*sum, units);
         }
-        for (name, units) in other.named() {
+        if let Some(named) = &by.named {
+            self.change_named(named, changed);
+        }
+    }
+
+    #[cold]
+    fn change_named(&mut self, by: &Named, changed: fn(u64, u64) -> u64) {
+        for (name, units) in by {
             let dimension = Dimension::Named(name.clone());
-            let sum = self.get(&dimension).saturating_sub(*units);
+            let sum = changed(self.get(&dimension), *units);
             self.set(dimension, sum);
         }
     }
 
     /// Units of a dimension.
+    #[inline(always)]
     pub fn get(&self, dimension: &Dimension) -> u64 {
         match (dimension.index(), dimension) {
             (Some(index), _) => self.built_in[index],
-            (None, Dimension::Named(name)) => {
-                self.named().iter().find(|(known, _)| known == name).map_or(0, |(_, units)| *units)
-            }
+            (None, Dimension::Named(name)) => self.get_named(name),
             (None, _) => 0,
         }
+    }
+
+    #[cold]
+    fn get_named(&self, name: &Arc<str>) -> u64 {
+        self.named().iter().find(|(known, _)| known == name).map_or(0, |(_, units)| *units)
     }
 }

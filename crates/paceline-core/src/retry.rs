@@ -119,11 +119,17 @@ pub struct Decision {
 #[inline]
 pub fn decide(config: &Retry, pace: Pace, tried: &Tried, outcome: &Outcome, rng: &mut Rng) -> Decision {
     let (counted, retried) = (Counted::of(outcome), outcome.retried);
-    if outcome.class == Class::Success {
+    if is_done(outcome) {
         return Decision { counted, retried, then: Then::Done };
     }
     let tried = &Tried { attempts: tried.attempts.saturating_add(retried), ..*tried };
     Decision { counted, retried, then: unless_done(config, pace, tried, outcome, counted, rng) }
+}
+
+/// Whether nothing follows for the item, whatever its history is.
+#[inline]
+pub(crate) fn is_done(outcome: &Outcome) -> bool {
+    outcome.class == Class::Success
 }
 
 /// What follows where the item is not done.

@@ -121,11 +121,13 @@ impl Scope {
     }
 
     /// Whether a request wants to leave now.
+    #[inline]
     pub(crate) fn note_demand(&mut self, now: Instant) {
         self.learnt.demand(now, self.queue.head().is_some());
     }
 
     /// Whether nothing waits or is in flight.
+    #[inline]
     pub(crate) fn note_idle(&mut self, now: Instant) {
         let busy = self.queue.len() > 0 || self.in_flight.now() > 0;
         self.idle = if busy { None } else { self.idle.or(Some(now)) };
@@ -228,7 +230,14 @@ impl Scope {
     }
 
     /// Records what a response announces, and whether it contradicts what earlier ones announced.
+    #[inline]
     pub(crate) fn learn(&mut self, flight: &Flight, cost: &Cost, outcome: &Outcome) {
+        if !self.announced.is_empty() || !outcome.limits.is_empty() {
+            self.learn_announced(flight, cost, outcome);
+        }
+    }
+
+    fn learn_announced(&mut self, flight: &Flight, cost: &Cost, outcome: &Outcome) {
         let reports = &outcome.limits;
         if outcome.class == Class::Throttled && outcome.reach != LimitScope::Item && flight.server_limited {
             let has_room = |limit: &ServerLimits| {

@@ -185,6 +185,7 @@ impl Evidence {
     }
 
     /// Notes whether any caller wants to send a call from now on.
+    #[inline]
     pub(super) fn demand(&mut self, now: Instant, any: bool) {
         self.busy.set_standing(now, !any);
     }

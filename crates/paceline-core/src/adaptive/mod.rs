@@ -142,6 +142,7 @@ impl AdaptiveRate {
     }
 
     /// Notes whether any caller wants to send a call from now on.
+    #[inline]
     pub(crate) fn demand(&mut self, now: Instant, any: bool) {
         let any = self.note_queued(now, any);
         self.evidence.demand(now, any);

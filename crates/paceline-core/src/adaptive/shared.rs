@@ -184,7 +184,12 @@ impl AdaptiveRate {
     }
 
     /// Whether a caller wants to send a call from now on, here or elsewhere.
+    #[inline]
     pub(super) fn note_queued(&mut self, now: Instant, any: bool) -> bool {
+        if self.shared.is_none() { any } else { self.wants_here_or_there(now, any) }
+    }
+
+    fn wants_here_or_there(&mut self, now: Instant, any: bool) -> bool {
         let reads = self.reads();
         let Some(shared) = &mut self.shared else { return any };
         shared.queued = any;

@@ -70,6 +70,7 @@ impl Agenda {
     }
 
     /// Whether the scope is known, and no scope has any time, nor a head that may leave.
+    #[inline]
     pub(super) fn is_quiet(&self, scope: u32) -> bool {
         let times = [&self.heads, &self.dues, &self.deadlines, &self.reopenings];
         let none = self.ready.is_empty() && times.into_iter().all(BTreeSet::is_empty) && self.full == 0;
@@ -77,9 +78,10 @@ impl Agenda {
     }
 
     /// Whether a scope has a time up to `now`.
+    #[inline(always)]
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        let firsts = [&self.heads, &self.dues, &self.deadlines, &self.reopenings].map(BTreeSet::first);
-        firsts.into_iter().flatten().any(|first| first.0 <= now)
+        let is_due = |times: &BTreeSet<(Instant, u32)>| times.first().is_some_and(|first| first.0 <= now);
+        is_due(&self.heads) || is_due(&self.dues) || is_due(&self.deadlines) || is_due(&self.reopenings)
     }
 
     /// The n-th of the heads that may leave later, by time.

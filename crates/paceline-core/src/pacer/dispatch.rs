@@ -81,13 +81,18 @@ impl Pacer {
 
     /// Grants all requests that may leave, and sets the timer. It processes only scopes that an input has touched or that have a
     /// time up to `now`.
+    #[inline]
     pub(super) fn pump(&mut self, now: Instant) {
         if let Some(place) = self.quiet_place() {
             self.scopes.done_with_one(place);
             self.note_quiet(now, place);
             self.wake = None;
-            return;
+        } else {
+            self.process(now);
         }
+    }
+
+    fn process(&mut self, now: Instant) {
         if self.hold.expire(now) {
             self.quotas.forget_burst(now);
             self.set_clocks(now);
@@ -128,6 +133,7 @@ impl Pacer {
 
     /// The one scope that an input has touched, where no request waits and neither a scope nor the account has a time: then
     /// [`note_quiet`](Self::note_quiet) does all that is to be done.
+    #[inline]
     fn quiet_place(&self) -> Option<u32> {
         let place = self.scopes.only_touched()?;
         let scope = &self.scopes[place];

@@ -54,6 +54,7 @@ use crate::outcome::{LimitReport, Outcome};
 use crate::places::Held;
 use crate::quota::Quotas;
 use crate::request::{Enqueued, Event, NextAction, Request, ScopeId, Ticket};
+use crate::retry;
 use crate::rng::Rng;
 use crate::scope::Scope;
 use crate::slots::{Entry, Slots, Stage};
@@ -332,11 +333,14 @@ impl Pacer {
         self.scopes.touch(request.scope.place);
         self.limit_reach(&mut outcome);
         self.drop_vain_hint(now, &request.scope, flight.sent, &mut outcome);
+        let held = self.scopes[request.scope.place].held_places();
         self.settle(now, request, flight, &outcome);
         self.note_announced(now, request.scope.place);
-        self.react(now, request, flight, &outcome);
-        let own = deadline.map(|reading| self.scopes[request.scope.place].clock.deadline(now, reading));
-        request.deadline = own.or_else(|| self.config.retry.deadline.map(|bound| flight.sent + bound));
+        self.react(now, request, flight, &outcome, held);
+        if !retry::is_done(&outcome) {
+            let own = deadline.map(|reading| self.scopes[request.scope.place].clock.deadline(now, reading));
+            request.deadline = own.or_else(|| self.config.retry.deadline.map(|bound| flight.sent + bound));
+        }
         let action = self.decide(now, request, flight.probe, &outcome);
         self.pump(now);
         action

@@ -51,8 +51,15 @@ impl SharedPaces {
 
 impl Pacer {
     /// A call of a scope left or waits.
+    #[inline]
     pub(super) fn note_pace(&mut self, place: u32) {
-        if self.divided.has_lease() && self.scopes[place].learns() {
+        if self.divided.has_lease() {
+            self.share_pace(place);
+        }
+    }
+
+    fn share_pace(&mut self, place: u32) {
+        if self.scopes[place].learns() {
             let known = self.paces.due.is_some() && self.paces.names.contains(&self.scopes[place].name);
             self.paces.is_news |= !known && self.joins(place);
         }

@@ -106,6 +106,7 @@ impl Pots {
     }
 
     /// A call leaves.
+    #[inline]
     pub(super) fn take(&mut self, now: Instant, scope: &Arc<str>, cost: &Cost) {
         for pot in self.of_scope(scope).filter(|pot| pot.unknown <= now) {
             pot.ripen(now);
@@ -115,6 +116,7 @@ impl Pots {
     }
 
     /// A call has ended, for which so much was reserved.
+    #[inline]
     pub(super) fn end(&mut self, scope: &Arc<str>, reserved: &Cost, actual: &Cost) {
         for pot in self.of_scope(scope) {
             let (reserved, actual) = (reserved.get(&pot.dimension), actual.get(&pot.dimension));
@@ -254,9 +256,16 @@ impl Pacer {
     }
 
     /// An answer has announced limits: all processes share them from now on.
+    #[inline]
     pub(super) fn note_announced(&mut self, now: Instant, place: u32) {
+        if self.divided.has_lease() {
+            self.share_announced(now, place);
+        }
+    }
+
+    fn share_announced(&mut self, now: Instant, place: u32) {
         let scope = &self.scopes[place];
-        if !self.divided.has_lease() || !scope.learns() || !is_short(&scope.name, LONGEST_NAME) {
+        if !scope.learns() || !is_short(&scope.name, LONGEST_NAME) {
             return;
         }
         for dimension in scope.announced_dimensions().filter(|dimension| !dimension.as_str().contains(' ')) {

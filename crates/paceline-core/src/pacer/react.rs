@@ -10,6 +10,7 @@ use crate::breaker::Change;
 use crate::config::Pace;
 use crate::flight::Flight;
 use crate::outcome::{Class, Hint, LimitScope, Outcome};
+use crate::places::Held;
 use crate::request::{Event, NextAction, Request, ScopeId};
 use crate::retry::{self, Counted, Then, Tried, is_failure};
 use crate::scope::Scope;
@@ -22,12 +23,11 @@ const OTHERS_FIRST: usize = 5;
 const TOLD_OFTEN: u32 = 4;
 
 impl Pacer {
-    /// Releases a call's places and replaces its estimated cost by the actual one.
+    /// Releases a call's places, and replaces its estimated cost by the actual one. What its scope holds is noted once it is
+    /// known whether it answers.
     pub(super) fn settle(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
         let scope = &mut self.scopes[request.scope.place];
-        let held = scope.held_places();
         scope.ended(request);
-        self.active.hold(held, scope.held_places());
         self.in_flight.release(request.is_background());
         self.active.note(now, request.scope.place, scope.is_mute());
         self.out.subtract(&request.cost);
@@ -63,10 +63,10 @@ impl Pacer {
         }
     }
 
-    /// Applies the outcome to the pace.
-    pub(super) fn react(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
+    /// Applies the outcome to the pace. `held`: what the scope held until this call ended.
+    pub(super) fn react(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome, held: Held) {
         let scope = &mut self.scopes[request.scope.place];
-        let (item, held) = (request.number(), scope.held_places());
+        let item = request.number();
         let change = match outcome.class {
             Class::Success => {
                 self.hold.passed();
@@ -94,7 +94,8 @@ impl Pacer {
             | Class::Filtered
             | Class::Partial => scope.answered(now, flight, item),
         };
-        self.active.hold(held, scope.held_places());
+        let holds = scope.held_places();
+        self.active.hold(held, holds);
         self.report_breaker(now, &request.scope, change);
         match outcome.class {
             Class::Throttled | Class::Partial | Class::Overloaded => self.slow_down(now, request, flight, outcome),
@@ -110,25 +111,8 @@ impl Pacer {
 
     /// Decides what follows for the item, and makes the request of its next try.
     pub(super) fn decide(&mut self, now: Instant, request: &mut Request, probe: bool, outcome: &Outcome) -> NextAction {
-        let scope = &self.scopes[request.scope.place];
-        let tried = Tried {
-            attempts: request.attempts,
-            max_retries: request.max_retries,
-            deferrals: request.deferrals,
-            quotas: 0,
-            free: request.unsent,
-            left: request.deadline.map(|deadline| deadline - now),
-            // The quota holds its scope.
-            stands_still: outcome.class == Class::QuotaExhausted,
-            // It sits out the next round of tests, so that one item that always fails cannot keep the others out.
-            probe: probe
-                .then(|| scope.passes_from(now, request.caller))
-                .flatten()
-                .map(|at| 2 * (at - now))
-                .filter(|wait| !wait.is_zero()),
-            chosen: self.guessed(now, &request.scope, outcome),
-            at_least: self.others_first(now, scope, probe, request, outcome),
-        };
+        // For an item that is done no history counts.
+        let tried = if retry::is_done(outcome) { Tried::default() } else { self.tried(now, request, probe, outcome) };
         let decision = retry::decide(&self.config.retry, self.config.pace, &tried, outcome, &mut self.rng);
         request.attempts = request.attempts.saturating_add(decision.retried);
         match decision.counted {
@@ -154,6 +138,29 @@ impl Pacer {
         match outcome.class {
             Class::Partial => NextAction::Resend { next, delay },
             _ => NextAction::Retry { next, delay },
+        }
+    }
+
+    /// The history of an item whose call has ended.
+    fn tried(&self, now: Instant, request: &Request, probe: bool, outcome: &Outcome) -> Tried {
+        let scope = &self.scopes[request.scope.place];
+        Tried {
+            attempts: request.attempts,
+            max_retries: request.max_retries,
+            deferrals: request.deferrals,
+            quotas: 0,
+            free: request.unsent,
+            left: request.deadline.map(|deadline| deadline - now),
+            // The quota holds its scope.
+            stands_still: outcome.class == Class::QuotaExhausted,
+            // It sits out the next round of tests, so that one item that always fails cannot keep the others out.
+            probe: probe
+                .then(|| scope.passes_from(now, request.caller))
+                .flatten()
+                .map(|at| 2 * (at - now))
+                .filter(|wait| !wait.is_zero()),
+            chosen: self.guessed(now, &request.scope, outcome),
+            at_least: self.others_first(now, scope, probe, request, outcome),
         }
     }
 

@@ -32,18 +32,20 @@ struct Noted {
 impl Noted {
     #[inline]
     fn note(&mut self, place: u32) {
-        if self.is_noted.get(place as usize) != Some(&true) {
-            self.add(place);
+        match self.is_noted.get_mut(place as usize) {
+            Some(true) => {}
+            Some(is_noted) => {
+                *is_noted = true;
+                self.places.push(place);
+            }
+            None => self.note_first(place),
         }
     }
 
-    fn add(&mut self, place: u32) {
-        let index = place as usize;
-        if self.is_noted.len() <= index {
-            self.is_noted.resize(index + 1, false);
-        }
-        self.is_noted[index] = true;
-        self.places.push(place);
+    #[cold]
+    fn note_first(&mut self, place: u32) {
+        self.is_noted.resize(place as usize + 1, false);
+        self.note(place);
     }
 
     /// All of them, in order; none is noted then.
@@ -120,6 +122,7 @@ impl Scopes {
     }
 
     /// Marks the scope for processing.
+    #[inline]
     pub(super) fn touch(&mut self, place: u32) {
         self.touched.note(place);
     }
@@ -157,6 +160,7 @@ impl Scopes {
     }
 
     /// Marks the scope as changed.
+    #[inline]
     pub(super) fn note_changed(&mut self, place: u32) {
         self.changed.note(place);
     }
@@ -180,12 +184,14 @@ impl Scopes {
 impl Index<u32> for Scopes {
     type Output = Scope;
 
+    #[inline(always)]
     fn index(&self, place: u32) -> &Scope {
         self.all[place as usize].as_ref().expect("a scope that is kept")
     }
 }
 
 impl IndexMut<u32> for Scopes {
+    #[inline]
     fn index_mut(&mut self, place: u32) -> &mut Scope {
         self.all[place as usize].as_mut().expect("a scope that is kept")
     }

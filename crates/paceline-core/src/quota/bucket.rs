@@ -219,6 +219,7 @@ impl TokenBucket {
         self.rule.fits_at(self.level, now, units)
     }
 
+    #[inline(never)]
     pub(super) fn take(&mut self, now: Instant, units: u64) {
         self.rule.take(&mut self.level, now, units);
     }

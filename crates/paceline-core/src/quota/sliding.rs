@@ -70,6 +70,7 @@ impl SlidingWindow {
     }
 
     /// When so many of the units that were taken have left.
+    #[cold]
     fn frees_at(&self, now: Instant, excess: u64) -> Instant {
         let frees = self.sums.reaches(excess, |place| self.units(place));
         // More than the limit never fits; an allowance may be that small.
@@ -100,12 +101,14 @@ impl SlidingWindow {
         }
     }
 
+    #[inline(never)]
     fn begin_slot(&mut self, now: Instant) {
         self.newest = now.as_nanos() / self.slot;
         self.forget(now);
     }
 
     /// Adds as many entries in the present slot as these units need.
+    #[inline(never)]
     fn push(&mut self, mut left: u64) {
         let slot = self.newest as u32;
         while left > 0 {
