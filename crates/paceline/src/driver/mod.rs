@@ -6,6 +6,7 @@
 //! No user code runs under the lock: wakers are called, permits are dropped and the log is written after it was
 //! released ([`Notifications`]), because each of them may come back to this limiter.
 
+mod change;
 mod lease;
 mod notifications;
 mod permit;
@@ -15,7 +16,6 @@ mod timer;
 mod waiting;
 
 use std::collections::BTreeMap;
-use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError};
 #[cfg(feature = "http")]
@@ -162,24 +162,22 @@ impl Driver {
         if request.deadline.is_some() || request.max_wait.is_some() {
             self.clock.notice_suspension();
         }
-        // What is not granted at once takes another way than the result, so that a grant moves little.
-        let (mut request, mut otherwise) = (Some(request), None);
-        let granted = self.change(|state, now, notifications| {
-            if state.closed {
-                otherwise = Some(Err(Error::Closed));
-                return None;
+        let mut notifications = Notifications::default();
+        let (mut state, now) = self.enter();
+        let admission = if state.closed {
+            Err(Error::Closed)
+        } else {
+            match state.pacer.enqueue_or_grant(now, request) {
+                Ok(Enqueued::Granted { ticket, probe }) => {
+                    Ok(Admission::Granted(Permit::new(Arc::clone(self), ticket, probe)))
+                }
+                Ok(Enqueued::Queued { ticket }) => state.queued(self, now, ticket, &mut notifications),
+                Err(too_large) => Err(too_large.into()),
             }
-            match state.pacer.enqueue_or_grant(now, request.take().expect("an action runs once")) {
-                Ok(Enqueued::Granted { ticket, probe }) => return Some(Permit::new(Arc::clone(self), ticket, probe)),
-                Ok(Enqueued::Queued { ticket }) => otherwise = Some(state.queued(self, now, ticket, notifications)),
-                Err(too_large) => otherwise = Some(Err(too_large.into())),
-            }
-            None
-        });
-        match granted {
-            Some(permit) => Ok(Admission::Granted(permit)),
-            None => otherwise.expect("a request is granted, or something else became of it"),
-        }
+        };
+        self.leave(state, now, &mut notifications);
+        self.deliver(notifications);
+        admission
     }
 
     /// Takes a permit if that is possible at once; leaves nothing behind if not.
@@ -208,7 +206,12 @@ impl Driver {
     }
 
     pub(crate) fn complete(self: &Arc<Self>, ticket: Ticket, outcome: Outcome) -> NextAction {
-        self.act(|pacer, now| pacer.complete(now, ticket, outcome))
+        let mut notifications = Notifications::default();
+        let (mut state, now) = self.enter();
+        let next = state.pacer.complete(now, ticket, outcome);
+        self.leave(state, now, &mut notifications);
+        self.deliver(notifications);
+        next
     }
 
     /// Takes what the head of an answer announces.
@@ -283,45 +286,6 @@ impl Driver {
         });
         // Its end of the channel wakes the caller's task, so it is dropped without the lock.
         drop(gone);
-    }
-
-    /// Runs an action under the lock, and delivers its notifications once the lock is released.
-    #[inline(always)]
-    fn change<T>(self: &Arc<Self>, action: impl FnOnce(&mut State, Instant, &mut Notifications) -> T) -> T {
-        let mut notifications = Notifications::default();
-        let result = self.change_locked(&mut notifications, action);
-        if notifications.is_empty() {
-            // There is nothing to drop, which the compiler does not see.
-            std::mem::forget(notifications);
-            return result;
-        }
-        // A second panic while a permit is dropped by unwinding would abort the program.
-        if let Err(panic) = notifications.deliver(self)
-            && !std::thread::panicking()
-        {
-            resume_unwind(panic);
-        }
-        result
-    }
-
-    /// Runs an action under the lock, without the delivery. The notifications outlive the lock also when the action panics.
-    #[inline(always)]
-    fn change_locked<T>(
-        self: &Arc<Self>,
-        notifications: &mut Notifications,
-        action: impl FnOnce(&mut State, Instant, &mut Notifications) -> T,
-    ) -> T {
-        if self.is_divided.load(Ordering::Relaxed) {
-            self.clock.notice_suspension();
-        }
-        let (mut state, now) = self.lock();
-        let result = action(&mut state, now, notifications);
-        state.drain(self, now, None, notifications);
-        notifications.short = state.pacer.take_short();
-        notifications.news = state.pacer.has_news();
-        // A thread that could not be started is tried again at the next input.
-        drop(state.set_timers(self, notifications));
-        result
     }
 
     /// The time is read under the lock, so that the pacer never sees it go backwards, and after the end of a lease, so that

@@ -1,0 +1,78 @@
+//! Changes of the pacer under the lock, and what follows from each.
+//!
+//! A call that leaves, and one that ends, are changed step by step: as an action of [`Driver::change`] a request or an outcome
+//! would be moved several times, which takes as long as a rule.
+
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use paceline_core::Instant;
+
+use super::notifications::Notifications;
+use super::{Driver, State};
+use crate::sync::MutexGuard;
+
+impl Driver {
+    /// Runs an action under the lock, and delivers its notifications once the lock is released.
+    #[inline(always)]
+    pub(super) fn change<T>(self: &Arc<Self>, action: impl FnOnce(&mut State, Instant, &mut Notifications) -> T) -> T {
+        let mut notifications = Notifications::default();
+        let result = self.change_locked(&mut notifications, action);
+        self.deliver(notifications);
+        result
+    }
+
+    /// Runs an action under the lock, without the delivery. The notifications outlive the lock also when the action panics.
+    #[inline(always)]
+    pub(super) fn change_locked<T>(
+        self: &Arc<Self>,
+        notifications: &mut Notifications,
+        action: impl FnOnce(&mut State, Instant, &mut Notifications) -> T,
+    ) -> T {
+        let (mut state, now) = self.enter();
+        let result = action(&mut state, now, notifications);
+        self.leave(state, now, notifications);
+        result
+    }
+
+    /// Takes the lock for a change, which [`leave`](Self::leave) ends.
+    #[inline(always)]
+    pub(super) fn enter(&self) -> (MutexGuard<'_, State>, Instant) {
+        if self.is_divided.load(Ordering::Relaxed) {
+            self.clock.notice_suspension();
+        }
+        self.lock()
+    }
+
+    /// Notes what follows from a change, and releases the lock.
+    #[inline(always)]
+    pub(super) fn leave(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        now: Instant,
+        notifications: &mut Notifications,
+    ) {
+        state.drain(self, now, None, notifications);
+        notifications.short = state.pacer.take_short();
+        notifications.news = state.pacer.has_news();
+        // A thread that could not be started is tried again at the next input.
+        drop(state.set_timers(self, notifications));
+    }
+
+    /// Delivers what there is to be delivered; to be called without the lock.
+    #[inline(always)]
+    pub(super) fn deliver(self: &Arc<Self>, notifications: Notifications) {
+        if notifications.is_empty() {
+            // There is nothing to drop, which the compiler does not see.
+            std::mem::forget(notifications);
+            return;
+        }
+        // A second panic while a permit is dropped by unwinding would abort the program.
+        if let Err(panic) = notifications.deliver(self)
+            && !std::thread::panicking()
+        {
+            resume_unwind(panic);
+        }
+    }
+}
