@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use http::header::{self, CONTENT_LENGTH, HeaderMap, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
-use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{Client as HttpClient, Error as ClientError};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use paceline::{Clock, Limiter, ScopeId};
 use paceline_config::CallNames;
@@ -25,6 +25,7 @@ use crate::clients::Client;
 use crate::connector::{self, Connector, Taken, for_proxy};
 use crate::departed::Departed;
 use crate::fallback::{self, Step};
+use crate::informational::Informational;
 use crate::metrics::Metrics;
 use crate::models::decoded_path;
 use crate::notes::{Kind, Notes};
@@ -395,8 +396,10 @@ impl Backend {
         let is_stream = body.is_stream();
         // A prompt has an answer with a body, and the most calls are prompts.
         let may_end = is_stream || call.method != Method::POST || !self.config.provider.is_language_model();
+        let informational = Arc::<Informational>::default();
         let request = |body| {
             let mut request = Request::new(body);
+            informational.count(&mut request);
             *request.method_mut() = call.method.clone();
             *request.uri_mut() = address.clone();
             *request.headers_mut() = call.headers.clone();
@@ -417,16 +420,17 @@ impl Backend {
                 (sent, _) => sent,
             }
         };
-        let left = self.stopwatch.now();
-        let answered = match timeout(self.sending.timeout, sent).await {
-            Ok(Ok(answer)) if self.is_proxied && answer.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
-                Err(NoAnswer::proxy())
+        let sent = async {
+            let explain = |error: ClientError| NoAnswer::of_client(&error, error.is_connect(), is_plain);
+            let answer = sent.await.map_err(|error| self.answers.explain(explain(error)))?;
+            if self.is_proxied && answer.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
+                return Err(NoAnswer::proxy());
             }
-            Ok(answered) => answered
-                .inspect(|_| self.answers.came())
-                .map_err(|error| self.answers.explain(NoAnswer::of_client(&error, error.is_connect(), is_plain))),
-            Err(_) => Err(NoAnswer::Timeout(Some(self.sending.timeout))),
+            self.answers.came();
+            Ok(answer)
         };
+        let (left, late) = (self.stopwatch.now(), NoAnswer::Timeout(Some(self.sending.timeout)));
+        let answered = timeout(self.sending.timeout, informational.bound(sent)).await.unwrap_or(Err(late));
         let took = self.stopwatch.now() - left;
         self.metrics.answered(took);
         if answered.is_ok() {

@@ -29,6 +29,7 @@ mod forward;
 mod guest;
 mod head;
 mod headers;
+mod informational;
 mod jobs;
 mod metrics;
 mod models;

@@ -131,6 +131,7 @@ pub fn is_unknown(answer: &Result<Response<Bytes>, NoAnswer>, reading: &Reading)
             | NoAnswer::Undecodable(_)
             | NoAnswer::TooLarge(_)
             | NoAnswer::HeadTooLarge
+            | NoAnswer::Informational(_)
             | NoAnswer::GivenUp,
         ) => true,
         Err(_) => false,

@@ -75,6 +75,9 @@ pub enum NoAnswer {
     /// The headers of the answer are larger, or more, than the client accepts.
     #[error("the headers of the answer are larger than {} KiB or more than 100", LARGEST_HEAD >> 10)]
     HeadTooLarge,
+    /// More than so many informational answers (1xx) came, and no other.
+    #[error("the server sent more than {0} informational answers (1xx), and no other")]
+    Informational(u32),
     /// The server answered with that status, and nothing else of the answer is left: neither a wait nor a limit.
     /// [`reqwest::Response::error_for_status`] leaves it so.
     #[error("the server answered {0}")]
@@ -132,7 +135,7 @@ impl NoAnswer {
             Self::Timeout(_) => no_response(NoResponse::Timeout),
             Self::Broken(_) => no_response(NoResponse::Reset),
             Self::KeptBroken(_) => Reading { wait: Some(Duration::ZERO), ..no_response(NoResponse::Reset) },
-            Self::Malformed(_) => no_response(NoResponse::Malformed),
+            Self::Malformed(_) | Self::Informational(_) => no_response(NoResponse::Malformed),
             Self::Truncated(_) | Self::Undecodable(_) => no_response(NoResponse::Truncated),
             Self::TooLarge(_) | Self::HeadTooLarge => {
                 Reading { code: Some("response_too_large".to_owned()), ..Reading::new(Class::Invalid) }

@@ -10,10 +10,13 @@ use paceline_gateway::Bounds;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 
 use super::impatient;
 use super::raw::{connected, statuses};
 use crate::support::{HTTPS, Served, answer, client, counted, serve_to, upstream};
+
+const EARLY_HINTS: &[u8] = b"HTTP/1.1 103 Early Hints\r\nx: y\r\n\r\n";
 
 const ONCE: &str = "retry = { max_retries = 0 }";
 
@@ -62,7 +65,7 @@ async fn refused(served: &Served) -> (u16, String, String) {
 #[tokio::test]
 async fn an_upstream_that_breaks_before_its_answer_is_a_502_or_504() {
     type Fault = fn(TcpStream) -> Pin<Box<dyn Future<Output = ()> + Send>>;
-    let faults: [(&str, Fault, u16); 9] = [
+    let faults: [(&str, Fault, u16); 8] = [
         ("closes", |_| Box::pin(async {}), 502),
         ("resets", |stream| Box::pin(async move { stream.set_zero_linger().unwrap() }), 502),
         (
@@ -83,7 +86,6 @@ async fn an_upstream_that_breaks_before_its_answer_is_a_502_or_504() {
         ("garbage", |stream| Box::pin(endless(stream, b"\x16\x03\x01", b"\0\xff\r\n\r\n")), 502),
         ("an endless head", |stream| Box::pin(endless(stream, b"HTTP/1.1 200 OK\r\nx: ", b"y")), 502),
         ("endless fields", |stream| Box::pin(endless(stream, b"HTTP/1.1 200 OK\r\n", b"x: y\r\n")), 502),
-        ("endless 1xx", |stream| Box::pin(endless(stream, b"", b"HTTP/1.1 103 Early Hints\r\nx: y\r\n\r\n")), 504),
         (
             "an upgrade",
             |stream| Box::pin(endless(stream, b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n", b"x")),
@@ -96,6 +98,38 @@ async fn an_upstream_that_breaks_before_its_answer_is_a_502_or_504() {
         assert_eq!((status, code.as_str()), (expected, "no_answer"), "{name}: {message}");
         assert_eq!(served.limiter.snapshot().account.concurrency.in_flight, 0, "{name}");
     }
+}
+
+/// They took the thread for as long as more of them were there, and the gateway answered no other client.
+#[tokio::test]
+async fn endless_1xx_end_their_call_and_hold_up_no_other() {
+    let ended = Arc::new(Semaphore::new(0));
+    let seen = Arc::clone(&ended);
+    let evil = faulty(move |stream| {
+        let seen = Arc::clone(&seen);
+        async move {
+            endless(stream, b"", EARLY_HINTS).await;
+            seen.add_permits(1);
+        }
+    });
+    let (api, _) = counted(|_| answer(200, &[], "{}")).await;
+    let served = Served::all(&[("api", api, ""), ("evil", evil.await, ONCE)], Bounds::default());
+    let flooded: Vec<_> =
+        (0..4).map(|_| tokio::spawn(served.client.get(format!("{}/evil/x", served.origin())).send())).collect();
+    assert_eq!(served.post().send().await.unwrap().status().as_u16(), 200);
+    for call in flooded {
+        let text = call.await.unwrap().unwrap().text().await.unwrap();
+        assert!(text.contains("the server sent more than 1000 informational answers (1xx), and no other"), "{text}");
+    }
+    ended.acquire_many(4).await.expect("the gateway has closed the connections").forget();
+}
+
+#[tokio::test]
+async fn some_1xx_before_an_answer_are_no_failure() {
+    let answer = [EARLY_HINTS.repeat(1_000), b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}".to_vec()].concat();
+    let raw = super::raw::Raw::new(move |_| answer.clone());
+    let served = Served::new(raw.address, ONCE, Bounds::default());
+    assert_eq!(served.client.get(format!("{}/x", served.url)).send().await.unwrap().status().as_u16(), 200);
 }
 
 #[tokio::test]
