@@ -251,12 +251,13 @@ impl<'a> Course<'a> {
 
     /// Waits for room under the limits of the client, if it has some of its own: each call takes of them what it takes.
     async fn enter(&mut self, upstream: &Backend, call: &Estimated) -> Result<(), Refusal> {
-        // The last call counts with what it used from now on.
-        self.spent = None;
+        // The last call counts with what it used from now on; one that has not left gives back what it took, and keeps its turn.
+        let arrival = self.spent.take().and_then(|spent| spent.arrival());
         let Some(client) = &self.known else { return Ok(()) };
+        let cost = call.of_client(upstream);
         let asked = self.clock.now();
         // What bounds a wait holds no copy of it: each would be twice as large as what it bounds.
-        let room = pin!(client.room(&call.of_client, call.untold, self.record.priority, self.deadline - asked));
+        let room = pin!(client.room((&cost, call.untold), arrival, self.record.priority, self.deadline - asked));
         let waits = self.client.waits_for_its_key();
         let room = pin!(self.gateway.bounds_wait(upstream.name(), Some(client), room));
         let room = self.files.bounds(Some(client), &mut self.connection, room).await;
@@ -275,7 +276,7 @@ impl<'a> Course<'a> {
         reserved: Cost,
         call: &Estimated,
     ) -> Departed {
-        let without_limits = || Arc::new(Spent::without_limits(call.of_client.clone(), call.untold));
+        let without_limits = || Arc::new(Spent::without_limits(call.of_client(upstream), call.untold));
         let spent = self.spent.clone().unwrap_or_else(without_limits);
         spent.leaves(SentTo {
             upstream: Arc::clone(upstream),
@@ -345,6 +346,12 @@ impl<'a> Course<'a> {
         Ok(lacks_room)
     }
 
+    /// Answers that came while the call waited show that it may take more of its client's limits than it reserved there.
+    fn has_outgrown(&self, upstream: &Backend, call: &Estimated) -> bool {
+        let spent = self.spent.as_ref().filter(|spent| spent.is_limited());
+        spent.is_some_and(|spent| spent.is_outgrown_by(&call.of_client(upstream)))
+    }
+
     /// Waits for the turn of a call. `last` is the class of the one before it, at the same upstream.
     async fn turn(
         &mut self,
@@ -381,7 +388,7 @@ impl<'a> Course<'a> {
                 continue;
             }
             let lacks_room = match self.follow_client(upstream, call) {
-                Ok(false) => break (permit, place),
+                Ok(false) if !self.has_outgrown(upstream, call) => break (permit, place),
                 lacks_room => lacks_room,
             };
             next = permit.request();

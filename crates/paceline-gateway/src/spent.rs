@@ -23,6 +23,8 @@ pub(crate) struct Spent {
 /// What it takes of limits.
 struct OfLimits {
     permit: Permit,
+    /// The tokens that its prompt was expected to have.
+    prompt: u64,
     number: u64,
     /// The hash of the key of its client, in hexadecimal digits.
     key: Arc<str>,
@@ -62,11 +64,12 @@ struct Answered {
 }
 
 impl Spent {
-    /// What that permit of its client's limiter reserved.
-    pub(crate) fn new(permit: Permit, untold: Untold, key: Arc<str>, uses: Arc<Uses>) -> Self {
+    /// What that permit of its client's limiter reserved, where so much was `expected`.
+    pub(crate) fn new(permit: Permit, expected: &Cost, untold: Untold, key: Arc<str>, uses: Arc<Uses>) -> Self {
         let reserved = permit.request().cost;
         uses.waits(&key, permit.ticket());
-        let of_limits = OfLimits { permit, number: uses.number(), key, uses };
+        let prompt = expected.get(&Dimension::InputTokens);
+        let of_limits = OfLimits { permit, prompt, number: uses.number(), key, uses };
         Self { of_limits: Some(of_limits), call: Mutex::default(), reserved, untold }
     }
 
@@ -78,6 +81,16 @@ impl Spent {
     /// Whether it takes something of limits.
     pub(crate) const fn is_limited(&self) -> bool {
         self.of_limits.is_some()
+    }
+
+    /// When it arrived among those of its client.
+    pub(crate) fn arrival(&self) -> Option<u64> {
+        self.of_limits.as_ref()?.permit.request().arrival
+    }
+
+    /// Whether its prompt has more tokens than was expected, where `now` is what is.
+    pub(crate) fn is_outgrown_by(&self, now: &Cost) -> bool {
+        self.of_limits.as_ref().is_some_and(|of_limits| now.get(&Dimension::InputTokens) > of_limits.prompt)
     }
 
     /// The call leaves: from now on a kill does not forget it.
@@ -189,7 +202,7 @@ impl Drop for Spent {
         if let (Some(to), Some((_, used))) = (to, &ended) {
             to.show_estimated(used.as_ref().unwrap_or(&self.reserved), &told);
         }
-        let Some(OfLimits { permit, number, key, uses }) = self.of_limits.take() else { return };
+        let Some(OfLimits { permit, number, key, uses, .. }) = self.of_limits.take() else { return };
         let Some((class, usage)) = ended else {
             let ticket = permit.ticket();
             permit.withdraw();

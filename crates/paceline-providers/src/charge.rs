@@ -63,12 +63,23 @@ impl Dialect {
     /// What a call that reserves that at its provider takes of a limit that is none of the provider's, such as the budget of a
     /// client: prompt and answer both count there. Answers for which the provider reserves nothing, and which it counts in the
     /// end, are guessed, and the bound of a request is believed once an answer kept to it. What a prompt has that holds more than
-    /// text, such as pictures, is known by answers alone.
+    /// text, such as pictures, is known by answers alone; and none has fewer tokens than the shortest that was answered.
     #[must_use]
-    pub fn charge_elsewhere(&self, path: &str, body: &[u8], asked: &Asked, reserved: &Cost) -> Cost {
-        let (model, cost) = (&self.table().charge, reserved.clone());
-        let is_mixed = reserved.get(&Dimension::InputTokens) > 0 && asked.prompt(body).parts > 0;
-        let cost = if is_mixed { cost.mixed() } else { cost };
+    pub fn charge_elsewhere(
+        &self,
+        path: &str,
+        body: &[u8],
+        asked: &Asked,
+        reserved: &Cost,
+        ratio: &TokenRatio,
+    ) -> Cost {
+        let model = &self.table().charge;
+        let input = reserved.get(&Dimension::InputTokens);
+        let least = if input > 0 { ratio.fewest_tokens() } else { 0 };
+        let learnt = least.max(input) - reserved.stated(&Dimension::InputTokens);
+        let reserved = &with_more(reserved, 0, least).with_learnt(learnt);
+        let is_mixed = input > 0 && asked.prompt(body).parts > 0;
+        let cost = if is_mixed { reserved.clone().mixed() } else { reserved.clone() };
         if is_without_answer(path, body) {
             return cost;
         }
@@ -361,7 +372,7 @@ mod tests {
         assert!(!is_open(Provider::Anthropic, prompt, body) && !is_open(Provider::Gemini, prompt, body));
         let elsewhere = |provider, path, body| {
             let reserved = charge(provider, path, body, &ratio);
-            Dialect::from(provider).charge_elsewhere(path, body, &Asked::of(body), &reserved)
+            Dialect::from(provider).charge_elsewhere(path, body, &Asked::of(body), &reserved, &TokenRatio::default())
         };
         let is_open_elsewhere = |provider, path, body| elsewhere(provider, path, body).is_open_ended();
         for (provider, path) in [
@@ -430,7 +441,13 @@ mod tests {
         assert_eq!(so_far("text/event-stream", &[&block[..], b"\n\n"].concat(), 0, &open), 1);
         let bounded = br#"{"max_tokens":7,"messages":[]}"#;
         let bound = charge(Provider::OpenAi, chat, bounded, &ratio);
-        let bound = Dialect::from(Provider::OpenAi).charge_elsewhere(chat, bounded, &Asked::of(bounded), &bound);
+        let bound = Dialect::from(Provider::OpenAi).charge_elsewhere(
+            chat,
+            bounded,
+            &Asked::of(bounded),
+            &bound,
+            &TokenRatio::default(),
+        );
         assert_eq!(so_far("text/event-stream", b"", 0, &bound), 7, "as reserved");
         assert_eq!(so_far("application/json", &[b'x'; 400], 0, &bound), 100);
     }

@@ -170,7 +170,7 @@ mod tests {
         let (dialect, path) = (Dialect::from(Provider::OpenAi), "/v1/chat/completions");
         let body = [br#"{"max_tokens":50,"p":""#, &[b'x'; 376][..], b"\"}"].concat();
         let reserved = dialect.charge(path, &body, &TokenRatio::default());
-        let reserved = dialect.charge_elsewhere(path, &body, &Asked::of(&body), &reserved);
+        let reserved = dialect.charge_elsewhere(path, &body, &Asked::of(&body), &reserved, &TokenRatio::default());
         let (prompt, text) = (reserved.get(&Dimension::InputTokens), "x".repeat(8_000));
         assert!(prompt >= 100, "{prompt}");
         for (usage, expected) in [

@@ -45,7 +45,7 @@ fn counted(
     let dialect = Dialect::from(provider);
     let request = br#"{"max_tokens":5,"messages":[]}"#;
     let reserved = dialect.charge(path, request, &TokenRatio::default());
-    let reserved = dialect.charge_elsewhere(path, request, &Asked::of(request), &reserved);
+    let reserved = dialect.charge_elsewhere(path, request, &Asked::of(request), &reserved, &TokenRatio::default());
     let answer = Answer { status: 200, headers: &headers, body: &body, path };
     let reading = dialect.read(&answer, Timestamp::from_millis(0));
     assert_eq!(reading.class, Class::Success, "{provider} {path}: {:?}", reading.message);

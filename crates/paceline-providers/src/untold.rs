@@ -102,7 +102,7 @@ mod tests {
     fn counted(provider: Provider, path: &str, body: &str) -> [u64; 2] {
         let (dialect, body) = (Dialect::from(provider), body.as_bytes());
         let reserved = dialect.charge(path, body, &TokenRatio::default());
-        let reserved = dialect.charge_elsewhere(path, body, &Asked::of(body), &reserved);
+        let reserved = dialect.charge_elsewhere(path, body, &Asked::of(body), &reserved, &TokenRatio::default());
         let untold = dialect.untold(path, body, &Asked::of(body), &reserved);
         [untold.made(&reserved), untold.in_flight_for(Duration::from_secs(60), &reserved)].map(|cost| {
             let output = cost.get(&Dimension::OutputTokens);

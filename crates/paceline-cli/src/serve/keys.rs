@@ -379,7 +379,7 @@ fn used(file: &KeyFile, place: &Place) -> BTreeMap<String, String> {
     let Some((folder, clients)) = folder.ok().zip(clients) else { return BTreeMap::new() };
     let Some(at) = client_usage::look(&folder, &clients) else { return BTreeMap::new() };
     let of = |quota: &QuotaSnapshot| {
-        let used = quota.limit.saturating_sub(quota.remaining);
+        let used = quota.used;
         let limit = quota.window.map_or_else(String::new, |window| quota.dimension.per(quota.limit, window));
         format!("{used} of {limit}")
     };

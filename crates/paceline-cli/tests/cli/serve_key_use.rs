@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
+use serde_json::json;
 
 use crate::serve::{Gateway, send, serve};
 use crate::serve_keys::{keys, post_with, told};
@@ -86,4 +87,19 @@ fn what_a_client_has_used_is_kept_on_a_full_disk_over_a_kill() {
     go_on();
     assert!(running.wait().expect("it ends").success(), "{}", job.text("log"));
     assert_eq!(server.count(), 5);
+}
+
+#[test]
+fn a_key_that_used_more_than_its_limit_is_listed_with_all_that_it_used() {
+    let usage = json!({"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 2990}});
+    let (job, server) = (Job::new(0), Server::new(move |_| Reply::new(200, &usage)));
+    let key = told(&mut keys(&job, &["add", "ci", "--limit", "1000 tokens per 1h"]));
+    let mut gateway = Gateway::start(&mut serve(&job, &server, &["--state", "state"]));
+    let (status, _) = send(&format!("{}/generic/v1/chat/completions", gateway.url), |client, url| {
+        client.post(url).bearer_auth(&key).body(r#"{"model":"m","messages":[]}"#)
+    });
+    gateway.signal(Signal::TERM);
+    assert_eq!((status, gateway.ended()), (200, Some(0)));
+    let listed = told(&mut keys(&job, &["list"]));
+    assert!(listed.contains("used: 3000 of 1000 tokens per 1h"), "{listed}");
 }

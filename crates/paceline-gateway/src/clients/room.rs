@@ -18,21 +18,22 @@ use crate::spent::Spent;
 const SCOPE: &str = "client";
 
 impl Client {
-    /// Room under its own limits, once there is some; none where it has none.
+    /// Room under its own limits for a call that arrived then, once there is some; none where it has none.
     pub(crate) async fn room(
         &self,
-        cost: &Cost,
-        untold: Untold,
+        (cost, untold): (&Cost, Untold),
+        arrival: Option<u64>,
         priority: i32,
         left: Duration,
     ) -> Result<Option<Arc<Spent>>, Refusal> {
         let Some(limiter) = &self.limiter else { return Ok(None) };
-        let request = request(limiter, cost, priority);
+        let request = paceline::Request { arrival, ..request(limiter, cost, priority) };
         let too_long = |cause: &WaitCause, wait: Duration| self.too_long(cost, cause, wait);
         self.refuse_long_wait(limiter, &request, left)?;
         let refused = match timeout(left, limiter.acquire_within(request.clone(), MaxWait::Known(left))).await {
             Ok(Ok(Within::Granted(permit))) => {
-                return Ok(Some(Arc::new(Spent::new(permit, untold, Arc::clone(&self.key), Arc::clone(&self.uses)))));
+                let (key, uses) = (Arc::clone(&self.key), Arc::clone(&self.uses));
+                return Ok(Some(Arc::new(Spent::new(permit, cost, untold, key, uses))));
             }
             Ok(Ok(Within::Deferred { until, reason })) => {
                 let wait = until - limiter.now();

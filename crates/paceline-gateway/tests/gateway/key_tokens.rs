@@ -76,6 +76,24 @@ async fn pictures_after_text_keep_to_the_tokens_of_their_key() {
     );
 }
 
+/// Its server adds 30,000 tokens to each prompt. All have room by their first estimates, and wait for the upstream.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_wait_for_the_upstream_reserve_anew_once_answers_show_what_prompts_have() {
+    let api = upstream(|_: Request| async {
+        answer(200, &[], r#"{"choices":[],"usage":{"prompt_tokens":30000,"completion_tokens":10}}"#)
+    });
+    let settings = "pace = \"fixed\"\nconcurrency = 2";
+    let served = Served::new(api.await, settings, Bounds::default());
+    serve_to(&served, vec![client("ci", &["1M tokens per 24h"])]);
+    let body = json!({"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}]});
+    let all = futures_util::future::join_all((0..60).map(|_| post(&served, "ci", &body, "5s"))).await;
+    let passed = all.iter().filter(|(status, _)| *status == 200).count();
+    assert_eq!(passed, 33, "30,010 tokens each: {all:?}");
+    let clients = served.gateway.clients();
+    let quotas = clients.with_limits().flat_map(|(_, quotas)| quotas).collect::<Vec<_>>();
+    assert_eq!(quotas[0].used, 33 * 30_010);
+}
+
 #[tokio::test]
 async fn an_estimate_refuses_no_request_and_is_told_as_one() {
     let served = Served::new(upstream(counts).await, "", Bounds::default());

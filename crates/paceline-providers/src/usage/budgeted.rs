@@ -93,6 +93,11 @@ impl TokenRatio {
         PromptTokens { expected, likely, most, greatest }
     }
 
+    /// The fewest that a prompt of text alone had: what the server adds to each is in them. 0 before the first answer.
+    pub(crate) const fn fewest_tokens(&self) -> u64 {
+        self.texts.fewest
+    }
+
     /// The tokens to expect, where each one of the guess stands for so many at least.
     fn at_least(&self, least: f64, prompt: Prompt) -> u64 {
         let guessed = Mean { value: self.guessed.value.max(least), ..self.guessed };
