@@ -25,6 +25,7 @@ mod events;
 mod failure;
 mod fallback;
 mod files;
+mod form;
 mod forward;
 mod guest;
 mod head;

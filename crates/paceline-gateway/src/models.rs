@@ -7,7 +7,7 @@ use paceline_http::Call;
 use paceline_providers::{models_in_path, models_of, names_models, path_before};
 
 use crate::headers::names_another_method;
-use crate::query;
+use crate::{form, query, unread};
 
 /// Whether a call changes nothing, whatever its server makes of it.
 pub(crate) fn only_reads(call: &Call) -> bool {
@@ -37,9 +37,15 @@ pub(crate) fn check(own: &[String], call: &Call, is_read: bool) -> Result<(), St
     let is_of_own = |part: &str| may_name(part) || part.split_once(':').is_some_and(|(model, _)| may_name(model));
     let (path, only_reads) = (decoded_path(call), only_reads(call));
     let in_body = models_of(&call.body);
-    // Servers that take the model from the path take bodies of any kind, but none reads several documents as one.
-    let is_one_document = in_body.is_some() || !is_read || !looks_like_an_object(&call.body);
-    let (is_object, in_body) = (in_body.is_some(), in_body.unwrap_or_default());
+    let is_object = in_body.is_some();
+    // A server may take the model from the path, and one before it from a form, which is read; of JSON one object is.
+    let in_body = match in_body {
+        None if unread::is_form(call) => form::models_of(call),
+        None => (!looks_like_json(&call.body)).then(Vec::new),
+        in_body => in_body,
+    };
+    let is_legible = is_read && in_body.is_some();
+    let in_body = in_body.unwrap_or_default();
     let in_query = query::parameters(&call.url).filter(|(name, _)| names_models(name));
     let in_query: Vec<_> = in_query
         .flat_map(|(_, value)| value.split(',').map(|model| model.trim().to_owned()).collect::<Vec<_>>())
@@ -47,13 +53,18 @@ pub(crate) fn check(own: &[String], call: &Call, is_read: bool) -> Result<(), St
     let in_path: Vec<_> = models_in_path(&path).filter(|_| !only_reads).collect();
     let other = in_body.iter().chain(&in_query).map(String::as_str).find(|model| !may_name(model));
     let other = other.or_else(|| in_path.iter().copied().find(|part| !is_of_own(part)));
-    let names_none = in_body.is_empty() && in_path.is_empty();
+    let names_none = (in_body.is_empty() || !is_object) && in_path.is_empty();
     let is_named = !names_none || only_reads || path.split('/').any(is_of_own);
     match other {
         Some(model) => Err(format!("the request names the model {model:?}")),
-        None if is_named && is_one_document => Ok(()),
+        None if is_named && is_legible => Ok(()),
         None if !is_read => Err("the body of the request is too large to be read for its model".to_owned()),
         None if is_object || call.body.is_empty() => Err("the request names no model in its body or path".to_owned()),
+        None if unread::is_form(call) => Err(
+            "the body of the request is a form, which servers may read differently, or whose path names no model: expected one boundary \
+             and one plain name for each part, or JSON"
+                .to_owned(),
+        ),
         None => Err(
             "the body of the request is not one JSON object, nested no deeper than 64, that names its models as texts"
                 .to_owned(),
@@ -61,9 +72,9 @@ pub(crate) fn check(own: &[String], call: &Call, is_read: bool) -> Result<(), St
     }
 }
 
-/// Whether a server may read an object there.
-fn looks_like_an_object(body: &[u8]) -> bool {
-    body.trim_ascii_start().starts_with(b"{")
+/// Whether a server may read objects there.
+fn looks_like_json(body: &[u8]) -> bool {
+    body.trim_ascii_start().first().is_some_and(|first| b"{[".contains(first))
 }
 
 #[cfg(test)]
@@ -156,11 +167,36 @@ mod tests {
             ("/v1/chat/completions?model=gpt-4o-mini", own_model, true),
             ("/v1/chat/completions?model=gpt-4o-mini", "{}", false),
             ("/openai/deployments/gpt-4o-mini/x", r#"{"messages":[]}{"model":"gpt-5"}"#, false),
+            ("/openai/deployments/gpt-4o-mini/x", r#"[{"model":"gpt-5"}]"#, false),
             ("/models/gpt-4o-mini", "RIFF", true),
         ] {
             assert_eq!(check(&own(), &call(Method::POST, url, body), true).is_ok(), expected, "{url} {body}");
         }
         assert!(check(&own(), &call(Method::GET, "/prompt?model=gpt-5", ""), true).is_err(), "some APIs answer that");
+    }
+
+    /// A proxy before the API may take its field for the model.
+    #[test]
+    fn a_form_names_no_other_model_than_the_path() {
+        let form = |kind: &'static str, url: &str, body: &str| {
+            let mut call = call(Method::POST, url, body);
+            call.headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static(kind));
+            call
+        };
+        let of = |model| format!("--b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\n{model}\r\n--b--\r\n");
+        let (parts, pairs) = ("multipart/form-data; boundary=b", "application/x-www-form-urlencoded");
+        let path = "/openai/deployments/gpt-4o-mini/audio/transcriptions";
+        for (call, expected) in [
+            (form(parts, path, &of("gpt-4o-mini")), true),
+            (form(parts, path, &of("gpt-5")), false),
+            (form("multipart/form-data; boundary=c", path, &of("gpt-4o-mini")), false),
+            (form(pairs, path, "model=gpt-4o-mini"), true),
+            (form(pairs, path, "model=gpt-5"), false),
+            (form(parts, "/v1/audio/transcriptions", &of("gpt-4o-mini")), false),
+        ] {
+            assert_eq!(check(&own(), &call, true).is_ok(), expected, "{call:?}");
+            assert!(check(&own(), &call, false).is_err(), "what is too large is not read");
+        }
     }
 
     #[test]
