@@ -103,6 +103,11 @@ impl Body for Pieces {
 fn to_client(head: &mut Parts) {
     // An upstream's own would say something of calls that this gateway has not made.
     headers::remove_those_of_connection(&mut head.headers, headers::is_of_the_origin);
+    headers::leave_out_logins(&mut head.headers);
+    // `2, 2` is one length for the client of the gateway, and none for strict ones of others.
+    let length = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.split(',').next());
+    let length: Option<u64> = length.and_then(|length| length.trim().parse().ok());
+    length.into_iter().for_each(|length| drop(head.headers.insert(CONTENT_LENGTH, length.into())));
     // Words that the server chose may be the key that it was sent.
     head.extensions.remove::<ReasonPhrase>();
     head.version = Version::default();

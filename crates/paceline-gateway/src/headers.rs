@@ -163,16 +163,37 @@ pub(crate) fn is_led(headers: &HeaderMap) -> bool {
 /// Whether a field of that name, in an answer of an upstream, is for the gateway or speaks of it: of all that a browser finds
 /// under its name, which is where the answer came from.
 pub(crate) fn is_of_the_origin(name: &HeaderName) -> bool {
-    const OF_ORIGIN: [&str; 7] = [
+    const OF_ORIGIN: [&str; 14] = [
+        "accept-ch",
         "alt-svc",
         "clear-site-data",
+        "critical-ch",
         "nel",
         "report-to",
         "reporting-endpoints",
+        "sec-session-registration",
+        "secure-session-registration",
         "service-worker-allowed",
+        "set-login",
+        "speculation-rules",
         "strict-transport-security",
+        "use-as-dictionary",
     ];
     is_of_the_gateway(name) || OF_ORIGIN.contains(&name.as_str())
+}
+
+/// Leaves out of an answer what has a browser ask for a name and a password, which it then sends to the whole gateway by itself.
+/// A challenge for a token, which programs follow, goes on.
+pub(crate) fn leave_out_logins(headers: &mut HeaderMap) {
+    const LOGINS: [&str; 4] = ["basic", "digest", "negotiate", "ntlm"];
+    let is_login = |value: &&HeaderValue| {
+        let text = String::from_utf8_lossy(value.as_bytes()).to_ascii_lowercase();
+        text.split([' ', '\t', ',', '=', '"']).any(|word| LOGINS.contains(&word))
+    };
+    let challenges = headers.get_all(header::WWW_AUTHENTICATE).iter();
+    let kept: Vec<_> = challenges.filter(|value| !is_login(value)).cloned().collect();
+    headers.remove(header::WWW_AUTHENTICATE);
+    kept.into_iter().for_each(|value| _ = headers.append(header::WWW_AUTHENTICATE, value));
 }
 
 /// What is secret in a call, by its names: the values of header fields, of cookies and of the query.
@@ -315,6 +336,26 @@ mod tests {
         let names = |headers: HeaderMap| headers.keys().map(|name| name.as_str().to_owned()).collect::<Vec<_>>();
         let kept = names(to_upstream(of_proxies, &own, true));
         assert_eq!(kept, ["x-kept", "accept-encoding", "authorization", "anthropic-version"]);
+    }
+
+    #[test]
+    fn a_challenge_that_a_browser_answers_by_itself_stays_here_and_one_for_a_token_goes_on() {
+        for (challenges, kept) in [
+            (&["Basic realm=\"x\""][..], &[][..]),
+            (
+                &["Bearer resource_metadata=\"https://x/basic\"", "NTLM"],
+                &["Bearer resource_metadata=\"https://x/basic\""],
+            ),
+            (&["Bearer realm=\"x\", basic realm=y"], &[]),
+            (&["DPoP algs=\"ES256\""], &["DPoP algs=\"ES256\""]),
+        ] {
+            let mut headers = HeaderMap::new();
+            let value = |text: &&str| text.parse::<HeaderValue>().expect("a value");
+            challenges.iter().map(value).for_each(|value| _ = headers.append("www-authenticate", value));
+            leave_out_logins(&mut headers);
+            let found: Vec<_> = headers.get_all("www-authenticate").iter().cloned().collect();
+            assert_eq!(found, kept.iter().map(value).collect::<Vec<_>>(), "{challenges:?}");
+        }
     }
 
     #[test]

@@ -40,7 +40,20 @@ async fn the_page_is_whole_and_loads_nothing_from_elsewhere() {
 #[tokio::test]
 async fn a_page_of_an_upstream_has_an_origin_of_its_own() {
     let own = [("content-type", "text/html"), ("content-security-policy", "default-src *"), ("x-kept", "1")];
-    let of_origin = ["service-worker-allowed", "clear-site-data", "strict-transport-security", "alt-svc", "nel"];
+    let of_origin = [
+        "service-worker-allowed",
+        "clear-site-data",
+        "strict-transport-security",
+        "alt-svc",
+        "nel",
+        "use-as-dictionary",
+        "speculation-rules",
+        "set-login",
+        "accept-ch",
+        "critical-ch",
+        "sec-session-registration",
+        "secure-session-registration",
+    ];
     let fields = own.into_iter().chain(of_origin.map(|name| (name, "/"))).collect::<Vec<_>>();
     let (api, _) = counted(move |_| answer(200, &fields, "<script src=evil.js></script>")).await;
     let served = Served::new(api, "", Bounds::default());

@@ -287,6 +287,20 @@ async fn an_answer_without_a_body_has_none() {
     }
 }
 
+/// Strict clients, and proxies before them, take a list for no length.
+#[tokio::test]
+async fn a_length_that_an_upstream_repeats_is_one_for_the_client() {
+    for fields in ["content-length: 2, 2", "content-length: 2\r\ncontent-length: 2"] {
+        let answer = format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n{{}}");
+        let raw = super::raw::Raw::new(move |_| answer.clone().into());
+        let served = Served::new(raw.address, ONCE, impatient());
+        let text =
+            super::raw::told(&served, b"GET /api/x HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n").await;
+        let lengths: Vec<_> = text.lines().filter(|line| line.starts_with("content-length")).collect();
+        assert_eq!(lengths, ["content-length: 2"], "{text}");
+    }
+}
+
 /// Behind such answers the next bytes may be the rest of this one, which the next client would get.
 #[tokio::test]
 async fn a_connection_whose_answer_has_no_body_or_came_before_that_of_its_request_carries_no_other_call() {
