@@ -35,6 +35,9 @@ fn a_request_for_a_batch_that_is_sent_again_after_a_kill_makes_no_second_one() {
     let text = refused["error"]["message"].as_str().unwrap_or_default();
     assert!(status == 400 && text.contains("was asked for under this key, and differs"), "{refused}");
     assert_eq!(create(&service, &"k".repeat(256), &order).0, 400);
+    let (status, long) = create(&service, "long", &json!({ "endpoint": "x".repeat(70_000) }));
+    let words = "the request has more than 65536 bytes: expected a shorter `endpoint` and `metadata`";
+    assert_eq!((status, &long["error"]["message"]), (413, &words.into()));
     assert_ne!(create(&service, "twice", &order).1["id"], first["id"]);
     assert_eq!(service.get("/v1/batches")["data"].as_array().map(Vec::len), Some(2));
 }

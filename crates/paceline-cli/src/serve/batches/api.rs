@@ -1,6 +1,7 @@
 //! The paths `/v1/files` and `/v1/batches`.
 
 use std::collections::BTreeMap;
+use std::error::Error as _;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use axum::{Json, Router};
 use futures_util::stream;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
 use http::{Response, StatusCode};
-use http_body_util::BodyExt as _;
+use http_body_util::{BodyExt as _, LengthLimitError};
 use paceline_config::parse_duration;
 use paceline_gateway::{Client, OwnBody, OwnRequest, OwnRoutes};
 use serde::Deserialize;
@@ -167,7 +168,16 @@ async fn create(
         let message = format!("expected at most {LONGEST_KEY} bytes");
         return Err(ApiError::invalid("Idempotency-Key", message));
     }
-    let wrong = |error: axum::Error| no_body(&error).unwrap_or_else(|| ApiError::invalid(None, error.to_string()));
+    let wrong = |error: axum::Error| match no_body(&error) {
+        Some(error) => error,
+        None if error.source().is_some_and(|cause| cause.is::<LengthLimitError>()) => {
+            let message = format!(
+                "the request has more than {LONGEST_ORDER} bytes: expected a shorter `endpoint` and `metadata`"
+            );
+            ApiError::invalid(None, message).with_status(StatusCode::PAYLOAD_TOO_LARGE)
+        }
+        None => ApiError::invalid(None, error.to_string()),
+    };
     let body = to_bytes(body, LONGEST_ORDER).await.map_err(wrong)?;
     let posted: Posted = serde_json::from_slice(&body).map_err(|error| ApiError::invalid(None, error.to_string()))?;
     let Posted { input_file_id, endpoint, completion_window, metadata } = posted;
