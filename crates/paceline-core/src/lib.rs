@@ -69,8 +69,8 @@ pub use responsive::{Responsive, ResponsiveConfig, ResponsiveCounters, exponenti
 pub use rng::Rng;
 pub use silence::{AwaitedCall, Silence, Silent};
 pub use snapshot::{
-    Explanation, FleetShare, FleetSnapshot, QuotaSnapshot, ScopeAnswers, ScopeSnapshot, ScopeState, Snapshot, Totals,
-    Trouble,
+    Explanation, Fault, FleetShare, FleetSnapshot, QuotaSnapshot, ScopeAnswers, ScopeSnapshot, ScopeState, Snapshot,
+    Totals, Trouble,
 };
 pub use state::{Announcement, LearntState, LevelState, NewerState, PacerState, PauseState, TakenState, WindowState};
 pub use time::{Instant, Timestamp};

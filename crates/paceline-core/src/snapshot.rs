@@ -23,6 +23,9 @@ use crate::units::format_duration;
 /// A shorter pause is no trouble.
 const FELT: Duration = Duration::from_secs(1);
 
+/// A server that answers no call for so long is no passing trouble: a person wants to know.
+const LASTING: Duration = Duration::from_secs(300);
+
 /// A pacer at one instant: the account and its scopes.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -108,25 +111,26 @@ impl ScopeSnapshot {
             ScopeState::Held { until, cause } => Some((until, cause)),
             _ => self.closed_until.zip(self.closed_for),
         };
+        let whole = |before: String| Some(Explanation { before, until: None, after: String::new() });
         if let (None, Some(silent)) = (closed, self.silent) {
-            return Some(Explanation { before: silent.to_string(), until: None, after: String::new() });
+            return whole(silent.to_string());
         }
-        Some(match (closed, &self.waits_for) {
-            (Some((until, cause)), _) => Explanation {
+        let fault = self.fault.as_ref().map(|fault| &*fault.words);
+        let also = fault.map(|words| format!("; {words}")).unwrap_or_default();
+        match (closed, &self.waits_for) {
+            (Some((until, cause)), _) => Some(Explanation {
                 before: "nothing leaves for ".into(),
                 until: Some(until),
-                after: format!(": {}", cause.explanation()),
-            },
-            (None, Some((cause, Some(until)))) => Explanation {
+                after: format!(": {}", fault.unwrap_or(cause.explanation())),
+            }),
+            (None, Some((cause, Some(until)))) => Some(Explanation {
                 before: "the next call waits ".into(),
                 until: Some(*until),
-                after: format!(" for {cause}"),
-            },
-            (None, Some((cause, None))) => {
-                Explanation { before: format!("the next call waits for {cause}"), until: None, after: String::new() }
-            }
-            (None, None) => return None,
-        })
+                after: format!(" for {cause}{also}"),
+            }),
+            (None, Some((cause, None))) => whole(format!("the next call waits for {cause}{also}")),
+            (None, None) => fault.and_then(|words| whole(words.into())),
+        }
     }
 
     /// Whether nothing leaves for want of a [share](FleetSnapshot::without_share).
@@ -141,11 +145,13 @@ impl ScopeSnapshot {
     /// How urgently a person wants to know of it. `now`: the time of the snapshot.
     pub fn trouble(&self, now: Instant) -> Trouble {
         let is_closed = || self.closed_until.is_some_and(|until| until.saturating_since(now) > FELT);
+        let lasts = |fault: &Fault| now.saturating_since(fault.since) >= LASTING;
         match self.state {
             ScopeState::Stopped { .. } => Trouble::Stopped,
+            _ if self.fault.as_ref().is_some_and(lasts) => Trouble::Down,
             ScopeState::Held { .. } => Trouble::Closed,
             _ if is_closed() || self.lacks_its_share() => Trouble::Closed,
-            _ if self.failing_since.is_some() || self.silent.is_some() => Trouble::Closed,
+            _ if self.failing_since.is_some() || self.silent.is_some() || self.fault.is_some() => Trouble::Closed,
             _ if self.waiting > 0 => Trouble::Waits,
             _ => Trouble::None,
         }
@@ -184,6 +190,8 @@ pub enum Trouble {
     Closed,
     /// A person must act.
     Stopped,
+    /// Its server has answered no call for five minutes.
+    Down,
 }
 
 /// One scope at one instant.
@@ -242,6 +250,17 @@ pub struct ScopeSnapshot {
     pub answers: ScopeAnswers,
     /// A silence that the program has noticed which sends the calls: a pacer knows of no call whether its answer has begun.
     pub silent: Option<Silent>,
+    /// What that program knows of why calls fail: a pacer has no words for it.
+    pub fault: Option<Fault>,
+}
+
+/// What a program knows of why the calls of a scope fail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Since when they do.
+    pub since: Instant,
+    /// Why, as a clause: `the upstream has answered no call for 2m: no connection`.
+    pub words: Arc<str>,
 }
 
 /// Whether the calls of a scope are answered, as far as is known: see

@@ -1,7 +1,6 @@
 //! A call that left: how it ended, what follows, and what is told of it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::response::Parts;
 use http::{Method, Response};
@@ -18,7 +17,7 @@ use crate::clients::Client;
 use crate::files::HeldFile;
 use crate::headers;
 use crate::models::decoded_path;
-use crate::notes::{self, ClientSpending, Kind, Sign, Told, Why};
+use crate::notes::{self, ClientSpending, Kind, Sign, Told, Why, in_tens};
 use crate::places::Place;
 use crate::spent::Spent;
 use crate::trust::Asker;
@@ -79,7 +78,7 @@ impl Departed {
     pub(crate) fn leave_out_announced(&self, limits: &mut Vec<LimitReport>) {
         let path = &decoded_path(&self.call);
         let (client, name) = (self.known.as_deref(), self.client.name());
-        let asker = Asker { client, name, scope: &self.scope, path, left: self.left };
+        let asker = Asker { client, name, scope: &self.scope, path, left: self.left, status: None };
         self.upstream.trust.leave_out_announced(&self.upstream, limits, asker, true);
     }
 
@@ -119,19 +118,19 @@ impl Departed {
         let mut reading = upstream.read(&call, answer, unread);
         let class = reading.class;
         let path = &decoded_path(&call);
-        let asker = Asker { client: known.as_deref(), name: client.name(), scope: &scope, path, left };
+        let status = answer.as_ref().ok().map(|answer| answer.status().as_u16());
+        let asker = Asker { client: known.as_deref(), name: client.name(), scope: &scope, path, left, status };
         upstream.trust.weigh(&upstream, &mut reading, asker);
         let is_unknown = paceline_http::is_unknown(answer, &reading);
         let unknown = if is_unknown { upstream.sending.unknown_outcome_of(&call) } else { UnknownOutcome::Resend };
         tracing::debug!(
             upstream = upstream.name(),
             scope = &*scope,
-            status = answer.as_ref().ok().map(|answer| answer.status().as_u16()),
+            status,
             class = reading.class.as_str(),
             reason = (reading.class != Class::Success).then(|| reading.reason().into_owned()),
             "answered"
         );
-        let status = answer.as_ref().ok().map(|answer| answer.status().as_u16());
         let words = notes::words_for_all(&reading, status.filter(|_| known.is_some()));
         let mut outcome = Outcome { unknown, ..reading.outcome_of(&reserved) };
         outcome.reason = outcome.reason.map(|_| (&*words).into());
@@ -169,14 +168,6 @@ fn note_answer(known: Option<&Client>, answer: &[u8], tokens: u64) {
     let counts = known.filter(|known| known.counts_tokens());
     if let Some((known, answer)) = counts.zip(reference_to(answer)) {
         known.contexts.was_made(answer, tokens);
-    }
-}
-
-/// A screen that shows it need not change each second.
-fn in_tens(time: Duration) -> String {
-    match time.as_secs() / 10 * 10 {
-        0 => "some seconds".to_owned(),
-        tens => format_duration(Duration::from_secs(tens)),
     }
 }
 
@@ -265,11 +256,10 @@ impl Backend {
         let (first, scopes) = (down.first()?, down.iter().filter(|down| down.scope.is_some()).count());
         let (lasts, reason) = (in_tens(now.saturating_since(first.since)), &first.reason);
         Some(match first.scope {
-            None if first.refuses => format!("the upstream has refused every call for {lasts}: {reason}"),
             Some(_) if scopes == 1 && first.refuses => {
                 format!("the upstream has refused every call of one scope for {lasts}: {reason}")
             }
-            None => format!("the upstream has answered no call for {lasts}: {reason}"),
+            None => first.words(now),
             Some(_) if scopes == 1 => format!("one scope has failed for {lasts}: {reason}"),
             Some(_) => format!("{scopes} scopes fail, one of them for {lasts}: {reason}"),
         })

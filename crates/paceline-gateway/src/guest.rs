@@ -136,7 +136,14 @@ impl Drop for Guest {
 impl GuestCall<'_> {
     fn asker(&self) -> Asker<'_> {
         let name = self.guest.owner.as_ref().map_or(UNNAMED, |owner| &*owner.name);
-        Asker { client: self.client.as_deref(), name, scope: self.scope, path: &self.path, left: self.left }
+        Asker {
+            client: self.client.as_deref(),
+            name,
+            scope: self.scope,
+            path: &self.path,
+            left: self.left,
+            status: None,
+        }
     }
 
     /// Leaves out of what the head of its answer announces what is no limit of all.

@@ -227,6 +227,12 @@ impl Look {
             let of_name = |scope: &&mut ScopeSnapshot| *upstream.metrics().of_scope(&scope.name).label() == *name;
             snapshot.scopes.iter_mut().filter(of_name).for_each(|scope| scope.silent = Some(silent));
         }
+        let faults = upstream.notes().outages.faults(now);
+        let of_all = faults.get(&None).cloned();
+        for scope in snapshot.scopes.iter_mut().filter(|_| !faults.is_empty()) {
+            scope.fault = faults.get(&Some(Arc::clone(&scope.name))).or(of_all.as_ref()).cloned();
+        }
+        snapshot.account.fault = of_all;
         Self { upstream: Arc::clone(upstream), now, snapshot, held: None }
     }
 

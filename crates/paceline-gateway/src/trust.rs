@@ -101,6 +101,8 @@ pub(crate) struct Asker<'a> {
     pub(crate) path: &'a str,
     /// When the call left, by the stopwatch.
     pub(crate) left: Instant,
+    /// That of its answer, where that is known.
+    pub(crate) status: Option<u16>,
 }
 
 impl Trust {
@@ -280,6 +282,8 @@ impl Trust {
             _ => PauseCause::ServerFails,
         };
         limiter.hold_for(scope.as_ref(), now + TESTED_SOON, cause);
+        let place = scope.is_some().then(|| Arc::clone(asker.scope));
+        upstream.notes().outages.tests(place, now, now + TESTED_SOON, asker.status);
         if !upstream.may_tell(Kind::TwoClients) {
             return;
         }

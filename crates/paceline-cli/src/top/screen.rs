@@ -215,7 +215,12 @@ impl Screen {
                 self.state.scopes.values().filter(|scope| !scope.name.is_empty() && scope.trouble == level).count();
             named.max(self.state.accounts().filter(|account| account.trouble == level).count()) as u64
         };
-        let troubles = [(3, "stopped until a person acts"), (2, "held or closed for a while"), (1, "waiting")];
+        let troubles = [
+            (4, "down for minutes"),
+            (3, "stopped until a person acts"),
+            (2, "held or closed for a while"),
+            (1, "waiting"),
+        ];
         let mut worst = 0;
         let parts: Vec<_> = troubles
             .into_iter()
@@ -363,7 +368,7 @@ fn short_name(scope: &str) -> &str {
 
 fn style(trouble: u8) -> Style {
     Style::new().fg(match trouble {
-        3 => Color::Red,
+        3.. => Color::Red,
         2 => Color::Yellow,
         1 => Color::Cyan,
         _ => Color::Green,

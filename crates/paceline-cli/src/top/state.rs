@@ -95,6 +95,7 @@ impl Scope {
     /// The word for its state.
     pub(super) fn state(&self) -> &str {
         match self.trouble {
+            4 => "down",
             3 => "stopped",
             2 if self.state != "held" => "closed",
             1 => "waits",

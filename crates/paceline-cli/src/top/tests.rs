@@ -7,7 +7,7 @@ use super::*;
 
 /// A scope as the gateway tells it.
 fn scope(name: &str, trouble: u8, waiting: u64, why: Value) -> Value {
-    let state = ["open", "paced", "paced", "stopped"][usize::from(trouble)];
+    let state = ["open", "paced", "paced", "stopped", "paced"][usize::from(trouble)];
     json!({
         "upstream": "openai", "name": name, "state": state, "trouble": trouble, "waiting": waiting, "why": why,
         "concurrency": { "in_flight": 2, "current_limit": 512 },
@@ -69,6 +69,14 @@ fn calls_that_failed_are_no_answers() {
     account["last_minute"]["failed"] = 24.into();
     let text = drawn(&mut screen(vec![account]), 120, 24);
     assert!(text.contains("0 waiting, 123 answers in the last minute, 24 failed"), "{text}");
+}
+
+#[test]
+fn an_upstream_that_is_down_for_minutes_is_no_stop() {
+    let why =
+        json!({ "before": "the upstream has answered no call for 5m 00s: no connection", "until": null, "after": "" });
+    let text = drawn(&mut screen(vec![scope("m", 4, 1, why)]), 120, 24);
+    assert!(text.contains("1 scope down for minutes") && text.contains("down     m"), "{text}");
 }
 
 #[test]

@@ -97,6 +97,7 @@ impl Pacer {
             fails_for: Vec::new(),
             answers: ScopeAnswers::Unknown,
             silent: None,
+            fault: None,
         };
         Snapshot { account, scopes }
     }

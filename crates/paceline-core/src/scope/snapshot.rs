@@ -43,6 +43,7 @@ impl Scope {
             fails_for: self.breaker.at_fault(),
             answers: self.answers.known(),
             silent: None,
+            fault: None,
         }
     }
 

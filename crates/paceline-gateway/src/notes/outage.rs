@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use paceline::{Class, Instant};
-use paceline_core::LimitScope;
+use paceline_core::{Fault, LimitScope, format_duration};
 use paceline_providers::Reading;
 
 /// So many calls in a row fail, ...
@@ -78,6 +78,8 @@ pub(crate) struct Outages {
 #[derive(Debug, Default)]
 struct Rows {
     failing: BTreeMap<Option<Arc<str>>, Row>,
+    /// What two clients were refused is tested by a call of a third then, in each of these scopes or in all.
+    tested: BTreeMap<Option<Arc<str>>, (Instant, Fault)>,
     /// When scopes that are not told to fail answered the last time, while others fail.
     answered: BTreeMap<Arc<str>, Instant>,
 }
@@ -128,6 +130,27 @@ impl Why {
     }
 }
 
+impl Down {
+    /// What is the matter, as a clause.
+    pub(crate) fn words(&self, now: Instant) -> String {
+        let what = match (&self.scope, self.refuses) {
+            (None, true) => "the upstream has refused every call for",
+            (None, false) => "the upstream has answered no call for",
+            (Some(_), true) => "every call was refused for",
+            (Some(_), false) => "no call was answered for",
+        };
+        format!("{what} {}: {}", in_tens(now.saturating_since(self.since)), self.reason)
+    }
+}
+
+/// A screen that shows it need not change each second.
+pub(crate) fn in_tens(time: Duration) -> String {
+    match time.as_secs() / 10 * 10 {
+        0 => "some seconds".to_owned(),
+        tens => format_duration(Duration::from_secs(tens)),
+    }
+}
+
 impl Sign {
     /// That of an answer, or of none; a call that its client gave up says nothing.
     pub(crate) fn of(reading: &Reading) -> Option<Self> {
@@ -175,6 +198,26 @@ impl Outages {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner).down(now)
     }
 
+    /// Two clients were refused, and until then all wait for a call of a third one.
+    pub(crate) fn tests(&self, scope: Option<Arc<str>>, since: Instant, until: Instant, status: Option<u16>) {
+        let status = status.map(|status| format!(" ({status})")).unwrap_or_default();
+        let words = format!("two clients' calls were refused{status}; then a call of a third one is tried").into();
+        let tested = &mut self.rows.lock().unwrap_or_else(PoisonError::into_inner).tested;
+        tested.retain(|_, (until, _)| *until > since);
+        if tested.len() < MOST {
+            tested.insert(scope, (until, Fault { since, words }));
+        }
+    }
+
+    /// Why calls fail at present: all that are called of the upstream (none), and those of each scope.
+    pub(crate) fn faults(&self, now: Instant) -> BTreeMap<Option<Arc<str>>, Fault> {
+        let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let fault = |down: Down| (down.scope.clone(), Fault { since: down.since, words: down.words(now).into() });
+        let tested = rows.tested.iter().filter(|(_, (until, _))| *until > now);
+        let tested = tested.map(|(scope, (_, fault))| (scope.clone(), fault.clone()));
+        rows.down(now).into_iter().map(fault).chain(tested).collect()
+    }
+
     /// Whether something may be told of the next answer.
     pub(crate) fn some(&self) -> bool {
         self.some.load(Ordering::Relaxed)
@@ -184,6 +227,7 @@ impl Outages {
     pub(crate) fn end_stops(&self) {
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         rows.failing.values_mut().filter(|row| row.is_stopped).for_each(|row| row.told = false);
+        rows.tested.clear();
     }
 }
 

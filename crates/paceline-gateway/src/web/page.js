@@ -163,19 +163,18 @@ function drawHeadline() {
   const [waiting, inFlight] = [sum((account) => account.waiting), sum((account) => account.concurrency.in_flight)];
   // What keeps a whole account back is said once, and not of each of its scopes.
   const kept = new Set(accounts.filter((account) => account.trouble >= 2).map((account) => account.upstream));
-  const counts = { upstream: [0, 0, 0, 0], scope: [0, 0, 0, 0] };
+  const counts = { upstream: [0, 0, 0, 0, 0], scope: [0, 0, 0, 0, 0] };
   for (const scope of state.scopes.values()) {
     if (kept.has(scope.upstream) ? !scope.name : scope.name) counts[scope.name ? "scope" : "upstream"][scope.trouble] += 1;
   }
   const parts = [];
-  for (const [level, words] of [[3, "stopped until a person acts"], [2, "held or closed for a while"], [1, "waiting"]]) {
+  for (const [level, words] of [[4, "down for minutes"], [3, "stopped until a person acts"], [2, "held or closed for a while"], [1, "waiting"]]) {
     for (const kind of ["upstream", "scope"]) {
       const number = counts[kind][level];
       if (number) parts.push(`${count(number)} ${kind}${number === 1 ? "" : "s"} ${words}`);
     }
   }
-  const [stopped, closed, waits] = [3, 2, 1].map((level) => counts.upstream[level] + counts.scope[level]);
-  const level = stopped ? 3 : closed ? 2 : waits ? 1 : 0;
+  const level = [4, 3, 2, 1].find((level) => counts.upstream[level] + counts.scope[level]) ?? 0;
   const line = $("headline");
   // Screen readers say each change: figures that run are said now and then.
   if (String(level) !== line.dataset.level || !said || performance.now() - said > SAID_MS) {
@@ -185,7 +184,7 @@ function drawHeadline() {
   }
   const figures = `${count(inFlight)} in flight, ${count(waiting)} waiting`;
   if (!lostSince) setText($("connection"), figures);
-  document.title = `${stopped ? "stopped: " : closed ? "held: " : ""}${figures} - Paceline`;
+  document.title = `${["", "", "held: ", "stopped: ", "down: "][level]}${figures} - Paceline`;
 }
 
 // ---- The chosen scope.

@@ -47,6 +47,7 @@ function shortly(left) {
 
 // What a badge says.
 export function state(scope) {
+  if (scope.trouble === 4) return "down";
   if (scope.trouble === 3) return "stopped";
   if (scope.trouble === 2) return scope.state === "held" ? "held" : "closed";
   return scope.trouble === 1 ? "waits" : scope.state;

@@ -272,7 +272,19 @@ async fn an_upstream_that_is_down_is_told_of_also_where_clients_give_up() {
         begins.starts_with("ready\napi: the upstream has answered no call for some seconds: no connection"),
         "{begins}"
     );
+    let whole = async || state(&served).await["upstreams"][0].clone();
+    let before = whole().await;
+    let words = "the upstream has answered no call for some seconds: no connection";
+    for scope in [&before["account"], &before["scopes"][0]] {
+        assert!(scope["trouble"] == 2 && scope["explain"].as_str().is_some_and(|why| why.contains(words)), "{scope}");
+    }
     passes(Duration::from_secs(320)).await;
+    let after = whole().await;
+    for scope in [&after["account"], &after["scopes"][0]] {
+        let why = scope["explain"].as_str().unwrap_or_default();
+        assert!(scope["trouble"] == 4 && why.contains("the upstream has answered no call for 5m "), "{scope}");
+    }
+    assert!(after["explain"].as_str().is_some_and(|why| why.contains(": no connection")), "{after}");
     let (metrics, ready) = (page(&served, "/metrics").await.1, page(&served, "/readyz").await);
     assert!(failing(&metrics, "") > Some(320.0), "{metrics}");
     let words = "ready\napi: the upstream has answered no call for 5m ";
@@ -284,6 +296,25 @@ async fn an_upstream_that_is_down_is_told_of_also_where_clients_give_up() {
     assert_eq!(served.post().send().await.unwrap().text().await.unwrap(), OK);
     assert_eq!(page(&served, "/readyz").await, (200, "ready\n".to_owned()));
     assert_eq!(failing(&page(&served, "/metrics").await.1, ""), Some(0.0));
+    assert_eq!(whole().await["account"]["trouble"], 0);
+}
+
+/// The server answers: it is the key that it refuses, if it refuses it to all.
+#[tokio::test]
+async fn while_a_refused_key_is_tested_that_is_said_and_no_server_fails() {
+    let (api, _) = counted(|_| answer(401, &[], r#"{"error":{"code":"invalid_api_key","message":"no"}}"#)).await;
+    let served = Served::new(api, "", Bounds::default());
+    serve_to(&served, ["ana", "bob", "cy"].map(|name| client(name, &[])).into());
+    for name in ["ana", "bob"] {
+        assert_eq!(served.post().bearer_auth(format!("pk-{name}")).send().await.unwrap().status().as_u16(), 401);
+    }
+    let got = served.client.get(served.origin() + "/api/state").bearer_auth("pk-ana").send().await.unwrap();
+    let upstream = got.json::<Value>().await.unwrap()["upstreams"][0].clone();
+    let words = ": two clients' calls were refused (401); then a call of a third one is tried";
+    for scope in [&upstream["account"], &upstream["scopes"][0]] {
+        let why = scope["explain"].as_str().unwrap_or_default();
+        assert!(scope["trouble"] == 2 && why.starts_with("nothing leaves for ") && why.ends_with(words), "{scope}");
+    }
 }
 
 /// With the key of a client.
