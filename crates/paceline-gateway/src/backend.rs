@@ -16,7 +16,7 @@ use paceline_core::{Cost, Dimension, PacerConfig, Turns};
 use paceline_http::{AccessError, Call, HasAnswered, NoAnswer, SenderConfig, Shortage, TokenRatios, proxy_to, tls};
 use paceline_providers::secrets::Secrets;
 use paceline_providers::table::Scope;
-use paceline_providers::{Asked, join_url};
+use paceline_providers::{Asked, Untold, join_url};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -27,6 +27,7 @@ use crate::departed::Departed;
 use crate::fallback::{self, Step};
 use crate::informational::Informational;
 use crate::metrics::Metrics;
+use crate::models::decoded_path;
 use crate::notes::{Kind, Notes};
 use crate::payload::Outgoing;
 use crate::stays_down::StaysDown;
@@ -359,16 +360,31 @@ impl Backend {
         self.limiter.scope_within(name, MOST_SCOPES, OTHER)
     }
 
-    /// The name of the scope of a call, by what its body asks for.
-    pub(crate) fn scope_name(&self, call: &Call, asked: &Asked) -> String {
+    /// The scope of a call, and what it is expected to cost, by what its body asks for: by its length where it is not read.
+    pub(crate) fn scope_and_cost(&self, call: &Call, asked: &Asked, unread: Option<u64>) -> (String, Cost) {
         let names = CallNames { path: &call.url, model: asked.model(), body: &call.body, ..CallNames::default() };
-        let scope = self.config.scope_name(&names);
+        let mut scope = self.config.scope_name(&names);
         // What a tier of its own refuses says nothing of the others.
         let is_of_model = self.sending.dialect.provider().is_language_model() && !self.sending.dialect.is_one_scope();
-        match asked.tier().filter(|_| is_of_model) {
-            Some(tier) => format!("{scope} {tier}"),
-            None => scope,
+        if let Some(tier) = asked.tier().filter(|_| is_of_model) {
+            scope = format!("{scope} {tier}");
         }
+        let (dialect, ratio) = (&self.sending.dialect, self.ratios.of(&scope));
+        // As the server reads it: `%73` is an `s`, and makes no other call of a prompt.
+        let path = decoded_path(call);
+        let cost = match unread {
+            None => dialect.charge_as_asked(&path, &call.body, asked, &ratio),
+            Some(bytes) => dialect.charge_unread(&path, bytes, &ratio),
+        };
+        (scope, cost)
+    }
+
+    /// What a call that costs that here takes of the limits of its client, and what counts where nothing tells its tokens.
+    pub(crate) fn cost_elsewhere(&self, call: &Call, asked: &Asked, scope: &str, cost: &Cost) -> (Cost, Untold) {
+        let (dialect, path) = (&self.sending.dialect, decoded_path(call));
+        let cost = dialect.charge_elsewhere(&path, &call.body, asked, cost, &self.ratios.of(scope));
+        let untold = dialect.untold(&path, &call.body, asked, &cost);
+        (cost, untold)
     }
 
     /// Sends a call, up to the head of its answer.

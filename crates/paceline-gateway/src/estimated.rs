@@ -12,7 +12,6 @@ use crate::backend::Backend;
 use crate::bodies::LEAST_LARGE;
 use crate::clients::Client;
 use crate::fallback::with_model;
-use crate::models::decoded_path;
 use crate::refusal::Refusal;
 
 /// A call to one upstream, and what is known of it before it leaves.
@@ -22,8 +21,8 @@ pub(crate) struct Estimated {
     pub(crate) asked: Arc<Asked>,
     pub(crate) scope: String,
     pub(crate) cost: Cost,
-    /// The length of a body that is not read.
-    unread: Option<u64>,
+    /// What it takes of the limits of its client, and counts with in what is shown of that.
+    pub(crate) of_client: Cost,
     /// What counts of it there where nothing tells its tokens.
     pub(crate) untold: Untold,
     /// Prints of what its body names that its server adds to the prompt.
@@ -80,28 +79,14 @@ impl Estimated {
             // Its answer is compared with the prompt, whatever its path.
             asked.read_prompt(&call.body);
         }
-        let scope = upstream.scope_name(&call, &asked);
-        let [cost, of_client] = costs(upstream, &call, &asked, &scope, unread);
-        let untold = upstream.sending.dialect.untold(&decoded_path(&call), &call.body, &asked, &of_client);
-        Self { call: Arc::new(call), asked: Arc::new(asked), scope, cost, unread, untold, named: Arc::default() }
+        let (scope, cost) = upstream.scope_and_cost(&call, &asked, unread);
+        let (of_client, untold) = upstream.cost_elsewhere(&call, &asked, &scope, &cost);
+        Self { call: Arc::new(call), asked: Arc::new(asked), scope, cost, of_client, untold, named: Arc::default() }
     }
 
-    /// What it takes of the limits of its client, and counts with in what is shown of that, by the answers so far.
-    pub(crate) fn of_client(&self, upstream: &Backend) -> Cost {
-        let [_, of_client] = costs(upstream, &self.call, &self.asked, &self.scope, self.unread);
-        of_client
+    /// What it takes of the limits of its client, by the answers so far.
+    pub(crate) fn of_client_now(&self, upstream: &Backend) -> Cost {
+        let ratio = upstream.ratios.of(&self.scope);
+        upstream.sending.dialect.charge_anew(&self.of_client, &self.call.body, &self.asked, &ratio)
     }
-}
-
-/// What a call is expected to cost: at its upstream, and of the limits of its client.
-fn costs(upstream: &Backend, call: &Call, asked: &Asked, scope: &str, unread: Option<u64>) -> [Cost; 2] {
-    let (dialect, ratio) = (&upstream.sending.dialect, upstream.ratios.of(scope));
-    // As the server reads it: `%73` is an `s`, and makes no other call of a prompt.
-    let path = decoded_path(call);
-    let cost = match unread {
-        None => dialect.charge_as_asked(&path, &call.body, asked, &ratio),
-        Some(bytes) => dialect.charge_unread(&path, bytes, &ratio),
-    };
-    let of_client = dialect.charge_elsewhere(&path, &call.body, asked, &cost, &ratio);
-    [cost, of_client]
 }

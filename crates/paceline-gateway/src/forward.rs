@@ -254,7 +254,7 @@ impl<'a> Course<'a> {
         // The last call counts with what it used from now on; one that has not left gives back what it took, and keeps its turn.
         let arrival = self.spent.take().and_then(|spent| spent.arrival());
         let Some(client) = &self.known else { return Ok(()) };
-        let cost = call.of_client(upstream);
+        let cost = call.of_client_now(upstream);
         let asked = self.clock.now();
         // What bounds a wait holds no copy of it: each would be twice as large as what it bounds.
         let room = pin!(client.room((&cost, call.untold), arrival, self.record.priority, self.deadline - asked));
@@ -276,7 +276,7 @@ impl<'a> Course<'a> {
         reserved: Cost,
         call: &Estimated,
     ) -> Departed {
-        let without_limits = || Arc::new(Spent::without_limits(call.of_client(upstream), call.untold));
+        let without_limits = || Arc::new(Spent::without_limits(call.of_client.clone(), call.untold));
         let spent = self.spent.clone().unwrap_or_else(without_limits);
         spent.leaves(SentTo {
             upstream: Arc::clone(upstream),
@@ -348,8 +348,9 @@ impl<'a> Course<'a> {
 
     /// Answers that came while the call waited show that it may take more of its client's limits than it reserved there.
     fn has_outgrown(&self, upstream: &Backend, call: &Estimated) -> bool {
-        let spent = self.spent.as_ref().filter(|spent| spent.is_limited());
-        spent.is_some_and(|spent| spent.is_outgrown_by(&call.of_client(upstream)))
+        let counts_tokens = self.known.as_ref().is_some_and(|client| client.counts_tokens());
+        let spent = self.spent.as_ref().filter(|_| counts_tokens);
+        spent.is_some_and(|spent| spent.is_outgrown_by(&call.of_client_now(upstream)))
     }
 
     /// Waits for the turn of a call. `last` is the class of the one before it, at the same upstream.

@@ -28,7 +28,7 @@ impl Informational {
     }
 
     fn came(&self) {
-        // The connection reads on for as long as it finds some: each is a step of its task, which others interrupt after some steps.
+        // A connection reads on while it finds some: each is a step of its task, and after some steps others have their turn.
         if let Poll::Ready(step) = poll_proceed(&mut Context::from_waker(Waker::noop())) {
             step.made_progress();
         }

@@ -74,11 +74,8 @@ impl Dialect {
         ratio: &TokenRatio,
     ) -> Cost {
         let model = &self.table().charge;
-        let input = reserved.get(&Dimension::InputTokens);
-        let least = if input > 0 { ratio.fewest_tokens() } else { 0 };
-        let learnt = least.max(input) - reserved.stated(&Dimension::InputTokens);
-        let reserved = &with_more(reserved, 0, least).with_learnt(learnt);
-        let is_mixed = input > 0 && asked.prompt(body).parts > 0;
+        let reserved = &with_prompt(reserved, ratio.fewest_tokens());
+        let is_mixed = reserved.get(&Dimension::InputTokens) > 0 && asked.prompt(body).parts > 0;
         let cost = if is_mixed { reserved.clone().mixed() } else { reserved.clone() };
         if is_without_answer(path, body) {
             return cost;
@@ -92,6 +89,13 @@ impl Dialect {
             Reserves::Input | Reserves::InputAndOutput => cost,
         };
         if model.reserves == Reserves::Input || reserved.is_open_ended() { cost.open_ended() } else { cost.unproven() }
+    }
+
+    /// That of a call that waits, by the answers that have come since: its prompt may have more tokens than was expected.
+    #[must_use]
+    pub fn charge_anew(&self, charged: &Cost, body: &[u8], asked: &Asked, ratio: &TokenRatio) -> Cost {
+        let expected = ratio.expected_of(asked.prompt(body)).all;
+        with_prompt(charged, expected.max(ratio.fewest_tokens()))
     }
 
     /// What a call that reserved that has used where its answer was given up after so many bytes, of which its body is a part:
@@ -191,6 +195,15 @@ fn charge(model: &Charge, path: &str, body: &[u8], asked: &Asked, ratio: &TokenR
     let usage = Usage { input_tokens: input, output_tokens: output, ..Usage::default() };
     let cost = with_tokens(cost, tokens, usage).with_learnt(learnt);
     if bound.is_none() { cost.open_ended() } else { cost }
+}
+
+/// That cost with so many tokens of the prompt at the least, for which only answers speak; where it has some at all.
+fn with_prompt(cost: &Cost, tokens: u64) -> Cost {
+    let (input, stated) = (cost.get(&Dimension::InputTokens), cost.stated(&Dimension::InputTokens));
+    match input {
+        0 => cost.clone(),
+        _ => with_more(cost, 0, tokens).with_learnt(tokens.max(input) - stated),
+    }
 }
 
 /// That cost with so many tokens of the answer and of the prompt at the least.
