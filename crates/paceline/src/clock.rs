@@ -55,6 +55,15 @@ pub struct Clock {
     asked_at: AtomicU64,
 }
 
+/// Both clocks at one time.
+struct Readings {
+    /// What the counter had shown when the clock was set before that.
+    set_at: u64,
+    /// How long it was since the origin, by Tokio's clock.
+    awake: Duration,
+    counted: u64,
+}
+
 impl Clock {
     /// A clock that starts now. The first one of a process takes about a millisecond, to compare the counter with the system's
     /// clock.
@@ -90,16 +99,18 @@ impl Clock {
         self.counter.delta_as_nanos(self.begun, self.counter.raw())
     }
 
-    /// How long it was since the origin by Tokio's clock, and what the counter showed then. Where the thread was interrupted
-    /// between the two, both are read again, and at last the counter is the later one: the clock may be late, and never early.
-    fn read_both(&self) -> (Duration, u64) {
+    /// Reads Tokio's clock and the counter. Where the thread was interrupted between the two, both are read again, and at last the
+    /// counter is the later one: the clock may be late, and never early.
+    fn read_both(&self) -> Readings {
+        // Before the counter: other threads set the clock at any time, and a counter that is less than this began anew.
+        let set_at = self.set_at.load(Ordering::Acquire);
         let mut tries = 1;
         loop {
             let before = self.counted();
             let awake = tokio_now().saturating_duration_since(self.origin);
             let counted = self.counted();
             if counted.wrapping_sub(before) < AT_ONCE || tries == TRIES {
-                return (awake, counted);
+                return Readings { set_at, awake, counted };
             }
             tries += 1;
         }
@@ -108,11 +119,15 @@ impl Clock {
     /// Sets the counter by Tokio's clock, where that is the real time. Returns the time, and whether it is.
     #[cold]
     fn set(&self) -> (Instant, bool) {
-        let (awake, counted) = self.read_both();
+        self.set_by(self.read_both())
+    }
+
+    fn set_by(&self, Readings { set_at, awake, counted }: Readings) -> (Instant, bool) {
         let now = ORIGIN + awake + Duration::from_nanos(self.suspended.load(Ordering::Relaxed));
-        let set_at = self.set_at.load(Ordering::Acquire);
         let latest = set_at.wrapping_add(BELIEVED);
-        let believed = if counted < set_at { latest } else { counted.min(latest) };
+        // The counters of two processors may differ a little.
+        let began_anew = set_at.saturating_sub(counted) >= AT_ONCE;
+        let believed = if began_anew { latest } else { counted.max(set_at).min(latest) };
         let shown = believed.wrapping_add(self.ahead.load(Ordering::Relaxed));
         let shown = shown.max(self.shown.fetch_max(shown, Ordering::Relaxed));
         self.ahead.store(now.as_nanos().wrapping_sub(counted), Ordering::Relaxed);
@@ -213,6 +228,17 @@ fn suspended_since_boot() -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_that_is_interrupted_while_it_sets_the_clock_does_not_set_it_forward() {
+        let clock = Clock::new();
+        let interrupted = clock.read_both();
+        clock.set();
+        clock.set_by(interrupted);
+        let shown = clock.shown.load(Ordering::Relaxed);
+        let latest = ORIGIN + tokio_now().saturating_duration_since(clock.origin);
+        assert!(shown <= latest.as_nanos() + AT_ONCE, "{} ns ahead", shown - latest.as_nanos());
+    }
 
     #[tokio::test(start_paused = true)]
     async fn follows_the_paused_clock_of_a_test() {
