@@ -47,6 +47,10 @@ impl Quota {
     ///
     /// The numbers are plain, so that a literal stays one: a limit or a window of 0 is refused where the limiter is made, as is
     /// every wrong value of a configuration, by name, with the value and what was expected.
+    ///
+    /// Requests under a window of up to a minute are spaced evenly: no more leave at once than it allows in a second, one of
+    /// `per_minute(60)`. [`burst`](Self::burst) lets more leave at once, from a bucket, and so does [`Limits::burst`], under an
+    /// exact window.
     pub const fn sliding(dimension: Dimension, limit: u64, window: Duration) -> Self {
         Self { dimension, limit, window, shape: QuotaShape::Sliding }
     }
@@ -56,7 +60,7 @@ impl Quota {
         Self::sliding(Dimension::Requests, limit, Duration::from_secs(1))
     }
 
-    /// `limit` requests in any minute.
+    /// `limit` requests in any minute, [spaced evenly](Self::sliding).
     pub const fn per_minute(limit: u64) -> Self {
         Self::sliding(Dimension::Requests, limit, Duration::from_secs(60))
     }

@@ -26,6 +26,9 @@ use crate::state::LimiterState;
 /// Tokio runtime or of several, futures of any other executor, and blocked threads. None of them depends on another: a
 /// thread of the limiter keeps the time while they wait, and ends a second after the last of them has gone. It is not
 /// needed for calls that may leave at once, nor for those that wait only for others to end.
+///
+/// A limiter does not outlive a `fork`: that thread is the parent's alone, and a call that has to wait in the child may wait
+/// for ever. Make a limiter in the child.
 #[derive(Clone)]
 pub struct Limiter {
     driver: Arc<Driver>,
@@ -149,7 +152,8 @@ impl Limiter {
     /// Waits until the call may be made, as long as it takes: the request's [`max_wait`](Request::max_wait) does not act here,
     /// nor in [`run`](Self::run) and [`try_acquire`](Self::try_acquire).
     ///
-    /// Dropping the future at any point cancels the request, or returns its permit when it was granted meanwhile.
+    /// Dropping the future at any point cancels the request, or returns its permit when it was granted meanwhile, as
+    /// [`Permit::withdraw`] does.
     ///
     /// # Errors
     /// Never because of a wait, however long. [`Error::TooLarge`] at once for what could never start,
@@ -176,7 +180,8 @@ impl Limiter {
     /// and pauses alone ([`MaxWait::Pause`]). It is counted from the moment when it is known, which may come while the caller
     /// waits. To wait behind others never counts; for a bound on that give the request a deadline, or drop the future.
     ///
-    /// Dropping the future at any point cancels the request, or returns its permit when it was granted meanwhile.
+    /// Dropping the future at any point cancels the request, or returns its permit when it was granted meanwhile, as
+    /// [`Permit::withdraw`] does.
     ///
     /// ```
     /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
