@@ -472,17 +472,21 @@ local function board()
     return { 0, {}, {}, waits, {} }
 end
 
+local function shorten_recovery(now, quiet, asked)
+    local whole = now + lease + AHEAD
+    if recovers >= 0 and asked < lease and recovers >= whole - asked then recovers = max(min(whole - quiet, recovers), 0) end
+end
+
 local function sync(own)
     local weight, since, asked, heard = number(), number(), number(), number()
     local now, store = read_clock(own)
     if known_run ~= run then
-        local quiet = 0
-        if asked >= 0 and asked <= store and store - asked < lease then quiet = max(store - since, 0) end
-        known_run, recovers = run, max(now + lease + AHEAD - quiet, 0)
+        known_run, recovers = run, now + lease + AHEAD
         for _, book in ipairs(books) do book[HELD], book[OWED], book[ASIDE] = 0, 0, 0 end
         call('DEL', MEMBERS, LEASES, QUARANTINE, BOARD)
         own, newest = nil, 0
     end
+    if asked >= 0 and asked <= store then shorten_recovery(now, max(store - since, 0), store - asked) end
     own = end_leases(now, own)
     local believed = recovers >= 0 and not own
     if own then

@@ -6,9 +6,7 @@ use core::time::Duration;
 
 use super::board::Board;
 use super::level::{Part, divide};
-use super::message::{
-    BoardReply, BoardRequest, ByeRequest, Grant, MemberId, Note, Quiet, Stake, SyncReply, SyncRequest,
-};
+use super::message::{BoardReply, BoardRequest, ByeRequest, Grant, MemberId, Note, Stake, SyncReply, SyncRequest};
 use super::{AHEAD, FleetLimit};
 use crate::time::Instant;
 
@@ -132,10 +130,14 @@ impl Ledger {
             return None;
         }
         self.wakes.clear();
-        let quiet = request.quiet.map_or(Duration::ZERO, |quiet| self.quiet_for(now, quiet));
+        let quiet =
+            request.quiet.filter(|quiet| quiet.asked <= now).map(|quiet| (now - quiet.since, now - quiet.asked));
         let now = self.read_clock(now, request.member, request.elapsed);
         if self.run != Some(request.run) {
-            self.recover(now, request.run, quiet);
+            self.recover(now, request.run);
+        }
+        if let Some((quiet, asked)) = quiet {
+            self.shorten_recovery(now, quiet, asked);
         }
         self.end_leases(now, request.member);
         let known = self.members.remove(&request.member);
@@ -252,20 +254,27 @@ impl Ledger {
         self.clock.read(now, known.map(|entry| entry.heard + elapsed))
     }
 
-    /// For how long nothing was given before this ledger was lost. What a member heard longer than a lease ago says nothing.
-    fn quiet_for(&self, now: Instant, quiet: Quiet) -> Duration {
-        let is_new = quiet.asked <= now && now - quiet.asked < self.lease;
-        if is_new { now - quiet.since } else { Duration::ZERO }
-    }
-
     /// In another run of the store writes may be lost, and what is left may be wrong: only claims count. Within a lease every
     /// member has claimed or stopped.
-    fn recover(&mut self, now: Instant, run: u64, quiet: Duration) {
+    fn recover(&mut self, now: Instant, run: u64) {
         self.run = Some(run);
-        self.recovers_until = Some((now + self.lease + AHEAD).saturating_sub(quiet));
+        self.recovers_until = Some(now + self.lease + AHEAD);
         self.members.clear();
         self.board.clear();
         self.books.iter_mut().for_each(|book| book.quarantine.clear());
+    }
+
+    /// The recovery counts from when the run began, which is so long ago, where it had given nothing when a member `asked`, so
+    /// long ago. Another member may have begun the recovery meanwhile. One that began before `asked`, or that is over, knows of
+    /// what was given; and what a member heard longer than a lease ago says nothing.
+    fn shorten_recovery(&mut self, now: Instant, quiet: Duration, asked: Duration) {
+        let whole = now + self.lease + AHEAD;
+        if let Some(until) = &mut self.recovers_until
+            && asked < self.lease
+            && *until >= whole.saturating_sub(asked)
+        {
+            *until = whole.saturating_sub(quiet).min(*until);
+        }
     }
 
     /// Ends what has ended: leases, the quarantine, the recovery. That of the member which speaks now ends in any case.

@@ -295,7 +295,8 @@ impl Member {
         self.quiet = quiet;
         (self.under_way, self.unanswered_from) = (None, None);
         self.hinted = true;
-        self.next = now + JOIN.mul_f64(self.rng.unit());
+        // What one of those that begin at once has heard shortens the wait of all: it speaks first.
+        self.next = if quiet.is_some() { now } else { now + JOIN.mul_f64(self.rng.unit()) };
         if self.state == MemberState::Out {
             self.state = MemberState::Joining;
         }

@@ -28,9 +28,10 @@
 //! state is gone) recovers: it forgets all that it knew, and for one lease it confirms claims and gives nothing. By then
 //! every member has claimed or stopped; what no member claimed is in quarantine for `W`, for it may have been used until a
 //! moment ago. All that is counted from when the ledger was lost: from now, where nothing better is known, and from when the
-//! run began, where it says to one member that it has given nothing yet ([`Quiet`]). Only that member shortens the recovery;
-//! all others together are given nothing for a lease from then on, so what it heard is believed for so long. The first member of
-//! all waits for nothing where the store has been up for a lease and `W`.
+//! run began, where it says to one member that it has given nothing yet ([`Quiet`]). Only that member shortens the recovery, also
+//! one that another member has begun since it asked; all others together are given nothing for a lease from then on, so what it
+//! heard is believed for so long. The first members of all wait for nothing where the store has been up for a lease and `W`,
+//! however many begin at once.
 //!
 //! # What one member tells all
 //!

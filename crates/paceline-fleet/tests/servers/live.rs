@@ -283,6 +283,12 @@ async fn the_first_process_of_all_waits_on_a_server_that_has_just_begun_and_on_n
     // It rounds, and what it says is believed but for 2 s.
     until(3 * recovers, "it is up", || up() > recovers + Duration::from_secs(3)).await;
     assert!(begins(&server.url(), "second").await < LEASE, "it has given nothing of that");
+    for account in ["third", "fourth", "fifth"] {
+        let url = server.url();
+        let all = std::iter::repeat_n(url, 8).map(|url| async move { begins(&url, account).await });
+        let slowest = all.collect::<tokio::task::JoinSet<_>>().join_all().await.into_iter().max();
+        assert!(slowest < Some(LEASE), "all that begin at once on {account}: {slowest:?}");
+    }
     server.command(&["FLUSHALL"]);
     assert!(begins(&server.url(), "second").await >= LEASE, "it may have given all of that");
 }

@@ -106,6 +106,44 @@ fn a_run_that_has_given_nothing_for_a_lease_and_a_window_gives_at_once_to_the_me
     }
 }
 
+/// They all ask the store before the first of them speaks to the ledger, and one of them alone hears that it has given nothing.
+#[test]
+fn members_that_begin_at_once_wait_for_nothing_whichever_of_them_speaks_first() {
+    for place in 0..4 {
+        let mut ledger = Ledger::new(&limit(LimitKind::Window(60 * S)), LEASE);
+        let quiet = Quiet { since: at(0), asked: at(91) };
+        for member in 0..4 {
+            let quiet = (member == place).then_some(quiet);
+            sync(&mut ledger, at(92), &SyncRequest { quiet, ..request(member, 1, 0, 20) });
+        }
+        for member in 0..4 {
+            assert_eq!(
+                sync(&mut ledger, at(93), &request(member, 2, 0, 20)),
+                25,
+                "{member}, where {place} has heard it"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_member_that_heard_that_nothing_was_given_speaks_first() {
+    let mut member = member(OnLoss::Strict);
+    member.linked(at(0), 1, Some(Quiet { since: at(0), asked: at(91) }));
+    assert!(matches!(member.poll_request(), Some(MemberRequest::Sync(SyncRequest { quiet: Some(_), .. }))));
+}
+
+#[test]
+fn a_recovery_that_began_before_a_member_asked_goes_on() {
+    for (asked, given) in [(91, 100), (92, 0)] {
+        let mut ledger = Ledger::new(&limit(LimitKind::Window(60 * S)), LEASE);
+        assert_eq!(sync(&mut ledger, at(91), &request(1, 1, 40, 40)), 40, "it holds that of a ledger that was lost");
+        let quiet = Some(Quiet { since: at(0), asked: at(asked) });
+        let second = |seq| SyncRequest { quiet: quiet.filter(|_| seq == 1), ..request(2, seq, 0, 100) };
+        assert_eq!(sync(&mut ledger, at(93), &second(1)), given * 6 / 10, "asked at {asked}");
+    }
+}
+
 #[test]
 fn a_call_ends_sixteen_leases_and_that_of_the_member_that_speaks() {
     let mut ledger = Ledger::found(&limit(LimitKind::Rate), LEASE, 1);
