@@ -117,13 +117,18 @@ impl RedisLedger {
     }
 
     async fn greet(&self, connection: &mut MultiplexedConnection) -> Result<(u64, Option<Quiet>), FleetError> {
+        let fail = |error| self.error(&error);
+        // The client takes the connection for broken where a user may not begin a transaction that it makes by itself.
+        redis::cmd("MULTI").query_async::<()>(connection).await.map_err(fail)?;
         let mut greeting = redis::pipe();
-        greeting.atomic();
         for said in self.script.greeting() {
             greeting.add_command(command(&said));
         }
-        let answers = greeting.query_async::<Vec<Value>>(connection).await.map_err(|error| self.error(&error))?;
-        let answers = RedisAnswer::List(answers.into_iter().map(answer).collect());
+        greeting.cmd("EXEC").ignore_errors();
+        let mut answers = greeting.query_async::<Vec<redis::RedisResult<Value>>>(connection).await.map_err(fail)?;
+        let done = answers.pop().unwrap_or(Ok(Value::Nil));
+        answers.into_iter().collect::<Result<Vec<_>, _>>().map_err(fail)?;
+        let answers = answer(done.and_then(Value::extract_error).map_err(fail)?);
         self.script.greeted(&answers).map_err(|why| FleetError::Refused { server: self.server.clone(), why })
     }
 

@@ -8,4 +8,5 @@ mod live;
 mod postgres_server;
 mod proxy;
 mod redis_server;
+mod rights;
 mod sentinel_set;
