@@ -76,6 +76,36 @@ fn processes_on_one_key_keep_its_limit_whatever_becomes_of_them_and_of_redis() {
     assert!(worst <= LIMIT, "{worst} calls in a window");
 }
 
+/// Redis has just begun, so it gives nothing for a lease and a window.
+#[test]
+fn a_run_that_gets_no_share_within_its_longest_wait_ends_and_leaves_its_items() {
+    let (counting, redis) = (Counting::start(Duration::from_millis(5)), RedisServer::start(&[]));
+    let (base_url, url) = (format!("http://{}/v1", counting.address()), redis.url());
+    for limit in ["60rpm", "50 concurrent"] {
+        let flags = ["--upstream", "openai", "--limit", limit, "--max-wait", "8s", "--fleet", &url];
+        let ended = Job::new(3, &base_url, &flags).run();
+        let log = String::from_utf8_lossy(&ended.output.stderr);
+        assert_eq!(ended.output.status.code(), Some(3), "{log}");
+        assert!(log.contains("the next call can start only at"), "{log}");
+
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("in.jsonl"), "{\"model\": \"m\", \"messages\": []}\n").expect("writable");
+        let tasks = |command: &str, flags: &[&str]| {
+            let mut tasks = Command::new(env!("CARGO_BIN_EXE_paceline"));
+            tasks.args(["tasks", command, "--store", "work.db", "--http"]).args(flags).current_dir(&folder);
+            tasks.env_clear().env("HOME", folder.path()).env("OPENAI_API_KEY", "a-key-of-a-test");
+            tasks.output().expect("the binary runs")
+        };
+        let added = tasks("add", &["--from", "in.jsonl"]);
+        assert!(added.status.success(), "{}", String::from_utf8_lossy(&added.stderr));
+        let ended = tasks("run", &[&flags[..], &["--base-url", &base_url]].concat());
+        let log = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(3), "{log}");
+        assert!(log.contains("no item can start within --max-wait"), "{log}");
+    }
+    assert_eq!(counting.arrivals(), 0);
+}
+
 /// How long the server has each call, and so its places: also those of a process that was killed.
 const SERVED: Duration = Duration::from_millis(200);
 

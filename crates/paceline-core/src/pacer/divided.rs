@@ -108,6 +108,18 @@ impl Divided {
         Some(FleetSnapshot { member, weight, state, members, lease_ends, other_limits, problem, shares })
     }
 
+    /// An answer to a request that waits for a share, with the time by which there is one at the latest, where that is known.
+    pub(super) fn dated(&self, now: Instant, answer: Admit) -> Admit {
+        let Admit::OnRelease { cause: cause @ WaitCause::Share { .. } } = answer else { return answer };
+        let back_by = self.fleet.iter().filter(|_| self.has_lease()).flat_map(|fleet| &fleet.back_by);
+        let mut empty = self.parts.iter().flatten().zip(back_by).filter(|((_, units, _), _)| *units == 0);
+        let known = empty.find_map(|((limit, ..), at)| at.filter(|at| *at > now && limit.cause() == cause));
+        match known {
+            Some(at) => Admit::At { at, cause },
+            None => Admit::OnRelease { cause },
+        }
+    }
+
     /// Sets what may be used of the limits of a level.
     pub(super) fn allow(&self, tier: Option<&str>, quotas: &mut Quotas, in_flight: &mut InFlight) {
         for (limit, units, _) in self.parts.iter().flatten().filter(|(limit, ..)| limit.tier.as_deref() == tier) {

@@ -59,13 +59,14 @@ impl Pacer {
     /// When the next waiter of a scope may leave: its head, else a call of one request.
     fn next_of(&self, now: Instant, place: u32) -> Admit {
         let scope = &self.scopes[place];
-        match self.head(now, scope) {
+        let next = match self.head(now, scope) {
             Some(head) => self.admit_ask(now, place, &self.ask(head)),
             None => match scope.queue.next_due() {
                 Some(due) => Admit::at(due, now, || WaitCause::NotBefore),
                 None => self.admit_ask(now, place, &Ask::of(&Cost::request())),
             },
-        }
+        };
+        self.divided.dated(now, next)
     }
 
     /// Adds the snapshot of the account. `scopes`: at least those in which a request waits.

@@ -298,6 +298,9 @@ fn a_ledger_that_has_lost_what_it_knew_is_told_as_one_that_gives_nothing() {
         assert!(account.explain(world.now).contains("does not know what was sent before it began"), "{account:?}");
         let told = account.explanation().and_then(|why| why.until).expect("it is known by when");
         assert_eq!((told, *until.get_or_insert(told) > world.now), (until.unwrap_or(told), true));
+        // A caller that bounds its wait hears of it.
+        let Some((WaitCause::Share { .. }, at)) = account.waits_for else { panic!("{account:?}") };
+        assert_eq!(at, Some(told));
     }
     world.run(3 * S);
     assert!(until < Some(world.now + S), "{until:?}");

@@ -24,6 +24,8 @@ pub(super) struct Permits {
     groups: Arc<GroupsOfCommands>,
     /// The longest that an item of a host sits out which only tested that; none where a host is no scope.
     longest_test: Option<Duration>,
+    /// The longest that nothing begins before the run ends; none where it waits for whatever may come.
+    max_wait: Option<Duration>,
 }
 
 /// A host of many that fails for days is tested no more often than so, ...
@@ -47,13 +49,13 @@ impl Permits {
     ///
     /// # Errors
     /// Names a knob that cannot be.
-    pub(super) fn new(upstream: &Upstream, cap: Duration) -> Result<Self, exit::Failure> {
+    pub(super) fn new(upstream: &Upstream, cap: Duration, max_wait: Option<Duration>) -> Result<Self, exit::Failure> {
         let (mut pacer, longest_test) = (upstream.pacer.clone(), Addresses::of(upstream).hosts.then_some(cap));
         if longest_test.is_some() {
             pacer.breaker.open_max = pacer.breaker.open_max.max(cap.min(BETWEEN_TESTS));
         }
         let limiter = Limiter::new(pacer).map_err(exit::Failure::refused)?;
-        Ok(Self { limiter, reopened: Arc::default(), groups: Arc::default(), longest_test })
+        Ok(Self { limiter, reopened: Arc::default(), groups: Arc::default(), longest_test, max_wait })
     }
 
     /// How long an item sits out whose try only tested a failing server, if that still fails.
@@ -131,6 +133,7 @@ impl Permits {
                 let for_all = reason.level == Level::Account;
                 // Hosts that do not answer have few places, and those that may have come before them.
                 let at_hand = reason.cause != WaitCause::Place { in_vain: true };
+                let after = self.share_comes_too_late(&reason.cause).or(after);
                 StartDecision::Later(StartDelay { after, why: reason.cause.to_string().into(), for_all, at_hand })
             }
             NotNow::Never(Error::TooLarge(too_large)) => {
@@ -142,6 +145,14 @@ impl Permits {
             // There is no deadline, and a run never closes its limiter.
             other => StartDecision::Stopped(other.to_string()),
         })
+    }
+
+    /// How long an item waits for the share of a fleet at most, where the run ends rather than wait so long. One that comes in time
+    /// may come sooner, so it is asked for again and again.
+    fn share_comes_too_late(&self, cause: &WaitCause) -> Option<Duration> {
+        let longest = self.max_wait.filter(|_| matches!(cause, WaitCause::Share { .. }))?;
+        let until = self.limiter.fleet()?.without_share()?.until?;
+        Some(until.saturating_since(self.limiter.now())).filter(|wait| *wait >= longest)
     }
 
     fn reopened(&self) -> MutexGuard<'_, BTreeSet<String>> {

@@ -37,7 +37,11 @@ impl Dispatcher {
             self.end_with(impatient.map(|start| match (self.parts.recorder.unreached(), given_up.is_empty()) {
                 (Some(unreachable), _) => unreachable,
                 (None, true) if self.waits_for(|cause| matches!(cause, WaitCause::Turn)) => StopReason::OtherHasTurn,
-                (None, true) if self.waits_for(|cause| matches!(cause, WaitCause::Share { .. })) => StopReason::NoShare,
+                (None, true)
+                    if self.waits_for(|cause| matches!(cause, WaitCause::Share { .. })) && !self.share_has_a_time() =>
+                {
+                    StopReason::NoShare
+                }
                 (None, true) => {
                     let sends = self.limits.latest().map_or(0, |view| view.account.totals.sends);
                     let by_others = sends == 0 && self.waits_for(|cause| matches!(cause, WaitCause::Quota { .. }));
@@ -139,6 +143,12 @@ impl Dispatcher {
         let is_such = |scope: &ScopeSnapshot| scope.waits_for.as_ref().is_some_and(|(cause, _)| such(cause));
         let mut causes = waiting.map(is_such).peekable();
         causes.peek().is_some() && causes.all(|is_such| is_such)
+    }
+
+    /// Whether the store of the fleet says by when it gives a share at the latest.
+    fn share_has_a_time(&self) -> bool {
+        let fleet = self.limits.latest().and_then(|view| view.account.fleet.as_deref());
+        fleet.and_then(|fleet| fleet.without_share()).is_some_and(|why| why.until.is_some())
     }
 
     pub(super) fn end_with(&mut self, stop: Option<StopReason>) {
