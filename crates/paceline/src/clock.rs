@@ -99,8 +99,8 @@ impl Clock {
         self.counter.delta_as_nanos(self.begun, self.counter.raw())
     }
 
-    /// Reads Tokio's clock and the counter. Where the thread was interrupted between the two, both are read again, and at last the
-    /// counter is the later one: the clock may be late, and never early.
+    /// Reads Tokio's clock and the counter. Where the thread was interrupted between the two, both are read again, and at
+    /// last the counter is the later one: the clock may be late, and never early.
     fn read_both(&self) -> Readings {
         // Before the counter: other threads set the clock at any time, and a counter that is less than this began anew.
         let set_at = self.set_at.load(Ordering::Acquire);

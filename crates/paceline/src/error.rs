@@ -57,9 +57,9 @@ impl Error {
 pub enum NotNow {
     /// It must wait, and this is the strictest reason.
     Wait {
-        /// How long at least, when that is known; else the wait ends when a call in flight does. For a share of a fleet's limit, which
-        /// may grow at any moment, at most 100 ms. Behind older requests ([`WaitCause::Queue`](paceline_core::WaitCause::Queue)) it is
-        /// an estimate.
+        /// How long at least, when that is known; else the wait ends when a call in flight does. For a share of a fleet's
+        /// limit, which may grow at any moment, at most 100 ms. Behind older requests
+        /// ([`WaitCause::Queue`](paceline_core::WaitCause::Queue)) it is an estimate.
         after: Option<Duration>,
         /// Why it waits, and the level of the rule: the account, which makes other scopes wait too, the tier or the scope.
         reason: WaitReason,

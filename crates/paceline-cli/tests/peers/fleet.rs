@@ -79,9 +79,11 @@ fn processes_on_one_key_keep_its_limit_whatever_becomes_of_them_and_of_redis() {
 /// Redis has just begun, so it gives nothing for a lease and a window.
 #[test]
 fn a_run_that_gets_no_share_within_its_longest_wait_ends_and_leaves_its_items() {
-    let (counting, redis) = (Counting::start(Duration::from_millis(5)), RedisServer::start(&[]));
-    let (base_url, url) = (format!("http://{}/v1", counting.address()), redis.url());
+    let counting = Counting::start(Duration::from_millis(5));
+    let base_url = format!("http://{}/v1", counting.address());
     for limit in ["60rpm", "50 concurrent"] {
+        let redis = RedisServer::start(&[]);
+        let url = redis.url();
         let flags = ["--upstream", "openai", "--limit", limit, "--max-wait", "8s", "--fleet", &url];
         let ended = Job::new(3, &base_url, &flags).run();
         let log = String::from_utf8_lossy(&ended.output.stderr);
@@ -89,7 +91,8 @@ fn a_run_that_gets_no_share_within_its_longest_wait_ends_and_leaves_its_items() 
         assert!(log.contains("the next call can start only at"), "{log}");
 
         let folder = tempfile::tempdir().expect("a folder");
-        std::fs::write(folder.path().join("in.jsonl"), "{\"model\": \"m\", \"messages\": []}\n").expect("writable");
+        let line = "{\"key\": \"a\", \"payload\": {\"url\": \"/v1/chat/completions\", \"body\": {\"model\": \"m\"}}}\n";
+        std::fs::write(folder.path().join("in.jsonl"), line).expect("writable");
         let tasks = |command: &str, flags: &[&str]| {
             let mut tasks = Command::new(env!("CARGO_BIN_EXE_paceline"));
             tasks.args(["tasks", command, "--store", "work.db", "--http"]).args(flags).current_dir(&folder);

@@ -292,9 +292,8 @@ impl Member {
         if self.run.replace(run).is_none_or(|known| known != run) {
             self.talk.forget();
         }
-        self.quiet = quiet;
+        (self.quiet, self.hinted) = (quiet, true);
         (self.under_way, self.unanswered_from) = (None, None);
-        self.hinted = true;
         // What one of those that begin at once has heard shortens the wait of all: it speaks first.
         self.next = if quiet.is_some() { now } else { now + JOIN.mul_f64(self.rng.unit()) };
         if self.state == MemberState::Out {

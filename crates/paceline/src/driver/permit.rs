@@ -116,8 +116,9 @@ impl Permit {
         self.complete(outcome)
     }
 
-    /// Gives the permit back: the call never left, so it counts in no window or bucket, and all its units are refunded. Its turn in
-    /// the spacing ([`Limits::burst`](crate::Limits::burst)) is not: the next call leaves when it would have left after this one.
+    /// Gives the permit back: the call never left, so it counts in no window or bucket, and all its units are refunded. Its
+    /// turn in the spacing ([`Limits::burst`](crate::Limits::burst)) is not: the next call leaves when it would have left
+    /// after this one.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -75,11 +75,8 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let policy = SchedulerConfig { pace: upstream.pacer.pace, concurrency, ..policy };
     let judge = args.judge.judge(everywhere)?;
     let fallback = args.fallback.configured(&upstream)?;
-    let (permits, pacer, fleet) = (
-        Permits::new(&upstream, policy.backoff.cap(), args.longest_outage())?,
-        upstream.pacer.clone(),
-        upstream.fleet.clone(),
-    );
+    let permits = Permits::new(&upstream, policy.backoff.cap(), args.longest_outage())?;
+    let (pacer, fleet) = (upstream.pacer.clone(), upstream.fleet.clone());
     let account_of_commands = Account::of(&upstream, &HeaderMap::new());
     refuse_outputs(&args)?;
     let disk = Disk::of(args.store.file(), args.output.as_deref(), args.longest_outage());

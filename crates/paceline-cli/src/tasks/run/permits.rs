@@ -147,8 +147,8 @@ impl Permits {
         })
     }
 
-    /// How long an item waits for the share of a fleet at most, where the run ends rather than wait so long. One that comes in time
-    /// may come sooner, so it is asked for again and again.
+    /// How long an item waits for the share of a fleet at most, where the run ends rather than wait so long. One that comes
+    /// in time may come sooner, so it is asked for again and again.
     fn share_comes_too_late(&self, cause: &WaitCause) -> Option<Duration> {
         let longest = self.max_wait.filter(|_| matches!(cause, WaitCause::Share { .. }))?;
         let until = self.limiter.fleet()?.without_share()?.until?;
