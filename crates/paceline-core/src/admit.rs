@@ -85,6 +85,13 @@ impl Hear for Admit {
     }
 }
 
+/// The strictest answer of rules that are asked so.
+pub(crate) fn strictest(ask: impl FnOnce(&mut Admit) -> bool) -> Admit {
+    let mut strictest = Admit::Now;
+    ask(&mut strictest);
+    strictest
+}
+
 /// Whether the call may leave now: behind the first rule that makes it wait none is asked.
 pub(crate) struct IsNow;
 

@@ -1,7 +1,7 @@
 //! The rules of both levels, which together say when a call may leave.
 
 use super::Pacer;
-use crate::admit::{Admit, Hear, IsNow};
+use crate::admit::{Admit, Hear, IsNow, strictest};
 use crate::background::Ask;
 use crate::cost::Cost;
 use crate::error::TooLarge;
@@ -58,10 +58,4 @@ impl Pacer {
     pub(super) fn too_large(&self, place: u32, cost: &Cost) -> Option<TooLarge> {
         self.quotas.too_large(cost).or_else(|| self.scopes[place].quotas().too_large(cost))
     }
-}
-
-fn strictest(rules: impl FnOnce(&mut Admit) -> bool) -> Admit {
-    let mut strictest = Admit::Now;
-    rules(&mut strictest);
-    strictest
 }

@@ -22,7 +22,7 @@ pub use bucket::{BucketLevel, BucketRule};
 use counter::Counter;
 pub use counts::LimitCounts;
 
-use crate::admit::{Admit, Hear, WaitCause};
+use crate::admit::{Admit, Hear, WaitCause, strictest};
 use crate::background::Ask;
 use crate::config::{Limits, Quota, QuotaShape};
 use crate::cost::{Cost, Dimension};
@@ -100,9 +100,7 @@ impl Quotas {
 
     /// When a call may leave, by all of them.
     pub(crate) fn admit(&self, now: Instant, ask: &Ask<'_>) -> Admit {
-        let mut strictest = Admit::Now;
-        self.ask(now, ask, &mut strictest);
-        strictest
+        strictest(|hear| self.ask(now, ask, hear))
     }
 
     /// Asks all of them in turn, for as long as `hear` goes on. Returns whether it would.

@@ -1,7 +1,7 @@
 //! The rules of a scope, which together say when a call of it may leave.
 
 use super::Scope;
-use crate::admit::{Admit, Hear};
+use crate::admit::{Admit, Hear, strictest};
 use crate::background::Ask;
 use crate::config::Pace;
 use crate::time::Instant;
@@ -9,9 +9,7 @@ use crate::time::Instant;
 impl Scope {
     /// When a call of that cost may leave, by the rules of this scope.
     pub(crate) fn admit(&self, now: Instant, ask: &Ask<'_>) -> Admit {
-        let mut strictest = Admit::Now;
-        self.ask(now, ask, &mut strictest);
-        strictest
+        strictest(|hear| self.ask(now, ask, hear))
     }
 
     /// Asks these rules in turn, for as long as `hear` goes on. Returns whether it would.
