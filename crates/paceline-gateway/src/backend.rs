@@ -16,7 +16,7 @@ use paceline_core::{Cost, Dimension, PacerConfig, Turns};
 use paceline_http::{AccessError, Call, HasAnswered, NoAnswer, SenderConfig, Shortage, TokenRatios, proxy_to, tls};
 use paceline_providers::secrets::Secrets;
 use paceline_providers::table::Scope;
-use paceline_providers::{Asked, Untold, join_url};
+use paceline_providers::{Asked, TokenRatio, Untold, join_url};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -360,8 +360,9 @@ impl Backend {
         self.limiter.scope_within(name, MOST_SCOPES, OTHER)
     }
 
-    /// The scope of a call, and what it is expected to cost, by what its body asks for: by its length where it is not read.
-    pub(crate) fn scope_and_cost(&self, call: &Call, asked: &Asked, unread: Option<u64>) -> (String, Cost) {
+    /// The scope of a call, what it is expected to cost, by what its body asks for (by its length where it is not read), and the
+    /// tokens of prompts there, by which that was found.
+    pub(crate) fn scope_and_cost(&self, call: &Call, asked: &Asked, unread: Option<u64>) -> (String, Cost, TokenRatio) {
         let names = CallNames { path: &call.url, model: asked.model(), body: &call.body, ..CallNames::default() };
         let mut scope = self.config.scope_name(&names);
         // What a tier of its own refuses says nothing of the others.
@@ -376,13 +377,13 @@ impl Backend {
             None => dialect.charge_as_asked(&path, &call.body, asked, &ratio),
             Some(bytes) => dialect.charge_unread(&path, bytes, &ratio),
         };
-        (scope, cost)
+        (scope, cost, ratio)
     }
 
     /// What a call that costs that here takes of the limits of its client, and what counts where nothing tells its tokens.
-    pub(crate) fn cost_elsewhere(&self, call: &Call, asked: &Asked, scope: &str, cost: &Cost) -> (Cost, Untold) {
+    pub(crate) fn cost_elsewhere(&self, call: &Call, asked: &Asked, cost: &Cost, ratio: &TokenRatio) -> (Cost, Untold) {
         let (dialect, path) = (&self.sending.dialect, decoded_path(call));
-        let cost = dialect.charge_elsewhere(&path, &call.body, asked, cost, &self.ratios.of(scope));
+        let cost = dialect.charge_elsewhere(&path, &call.body, asked, cost, ratio);
         let untold = dialect.untold(&path, &call.body, asked, &cost);
         (cost, untold)
     }

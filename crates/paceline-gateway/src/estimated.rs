@@ -79,8 +79,8 @@ impl Estimated {
             // Its answer is compared with the prompt, whatever its path.
             asked.read_prompt(&call.body);
         }
-        let (scope, cost) = upstream.scope_and_cost(&call, &asked, unread);
-        let (of_client, untold) = upstream.cost_elsewhere(&call, &asked, &scope, &cost);
+        let (scope, cost, ratio) = upstream.scope_and_cost(&call, &asked, unread);
+        let (of_client, untold) = upstream.cost_elsewhere(&call, &asked, &cost, &ratio);
         Self { call: Arc::new(call), asked: Arc::new(asked), scope, cost, of_client, untold, named: Arc::default() }
     }
 

@@ -213,7 +213,7 @@ impl Pacer {
             return;
         }
         match outcome.class {
-            Class::Throttled => self.scopes[id].turned_away(now, outcome.hint.as_ref()),
+            Class::Throttled => self.scopes[id].was_throttled(now, outcome.hint.as_ref()),
             Class::Partial => self.scopes[id].took_a_call(),
             _ => {}
         }

@@ -84,7 +84,7 @@ impl Scope {
     }
 
     /// A call was refused because of the pace, and told to wait or not.
-    pub(crate) fn turned_away(&mut self, now: Instant, hint: Option<&Hint>) {
+    pub(crate) fn was_throttled(&mut self, now: Instant, hint: Option<&Hint>) {
         let told = hint.filter(|hint| hint.is_long()).map(|hint| hint.wait);
         self.breaker.all_mut().refused(now, told);
         if let Some(hint) = hint {
