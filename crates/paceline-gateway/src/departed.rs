@@ -139,15 +139,6 @@ impl Departed {
             false if is_unknown => spent.was_lost(),
             false => spent.answered(reading.used_of(&reserved, &spent.untold()), reading.class == Class::Success),
         }
-        let action = permit.complete(outcome);
-        if reading.class == class {
-            upstream.note_outage(&scope, (client.name(), known.as_deref()), &reading, &words);
-        }
-        upstream.note_ignored_wait(&reading);
-        if reading.class != Class::Success {
-            let text = notes::decision(&reading, &words, &upstream.config().pacer.retry, &action);
-            upstream.notes().decisions.note(Some(&scope), reading.class.as_str(), text);
-        }
         if let Some(usage) = &reading.usage {
             upstream.metrics().used(&scope, usage);
             spent.told(usage);
@@ -157,7 +148,18 @@ impl Departed {
                 known.contexts.were_read(&named, prompt);
                 note_answer(Some(known), answer.body(), prompt.saturating_add(usage.output_tokens));
             }
-            upstream.ratios.settle_as_asked(scope, &call.body, &asked, usage);
+            upstream.ratios.settle_as_asked(Arc::clone(&scope), &call.body, &asked, usage);
+        }
+        drop(spent);
+        // The call that leaves in its place knows all that its answer told.
+        let action = permit.complete(outcome);
+        if reading.class == class {
+            upstream.note_outage(&scope, (client.name(), known.as_deref()), &reading, &words);
+        }
+        upstream.note_ignored_wait(&reading);
+        if reading.class != Class::Success {
+            let text = notes::decision(&reading, &words, &upstream.config().pacer.retry, &action);
+            upstream.notes().decisions.note(Some(&scope), reading.class.as_str(), text);
         }
         (class, action, is_unknown)
     }

@@ -76,13 +76,14 @@ async fn pictures_after_text_keep_to_the_tokens_of_their_key() {
     );
 }
 
-/// Its server adds 30,000 tokens to each prompt. All have room by their first estimates, and wait for the upstream.
+/// Its server adds 30,000 tokens to each prompt. All have room by their first estimates, and wait for the upstream. One call is
+/// out at a time: a second one would count with its estimate until its answer came.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_that_wait_for_the_upstream_reserve_anew_once_answers_show_what_prompts_have() {
     let api = upstream(|_: Request| async {
         answer(200, &[], r#"{"choices":[],"usage":{"prompt_tokens":30000,"completion_tokens":10}}"#)
     });
-    let settings = "pace = \"fixed\"\nconcurrency = 2";
+    let settings = "pace = \"fixed\"\nconcurrency = 1";
     let served = Served::new(api.await, settings, Bounds::default());
     serve_to(&served, vec![client("ci", &["1M tokens per 24h"])]);
     let body = json!({"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}]});
