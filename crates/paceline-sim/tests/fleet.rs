@@ -36,6 +36,7 @@ fn demand_that_moves_finds_the_units() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 fn equal_demand_is_served_alike_also_by_less_than_a_unit_each() {
     let (demand, window) = (Demand::Equal, Duration::from_secs(10));
     let equal = FleetJob { units: 100, window, members: 20, demand, time: 3 * window };
@@ -58,6 +59,7 @@ fn no_member_waits_longer_for_its_turn_for_one_that_it_had_among_fewer_members()
 }
 
 #[test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 fn what_one_of_a_hundred_processes_is_told_all_obey_and_one_call_tests_the_end() {
     for seed in 1..6 {
         let GateFigures { late, canaries, after } = fleet_gates(100, seed);

@@ -24,6 +24,7 @@ fn figures(scenario: &Scenario, setup: &Setup) -> Result<Figures, Box<dyn Error>
 
 /// Buckets as nginx has them, of 20 and of 50 a second, and a window of a second, of which one process uses 0.935.
 #[test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 fn they_use_a_limit_as_one_process_does_with_no_more_refusals_and_alike() -> Tested {
     for (name, goodput) in [("n20-50", 0.92), ("tb-1s", 0.92), ("fw-short", 0.91)] {
         let scenario = Scenario::named(name)?;
@@ -35,6 +36,7 @@ fn they_use_a_limit_as_one_process_does_with_no_more_refusals_and_alike() -> Tes
 }
 
 #[test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 fn they_overload_a_server_hardly_more_often_than_one_process_does() -> Tested {
     let overload = Scenario::named("overload")?;
     let (fleet, alone) = (figures(&overload, &sixteen(FleetSetup::default()))?, figures(&overload, &one())?);
@@ -53,6 +55,7 @@ fn after(troubles: &[(u64, FleetTrouble)]) -> FleetSetup {
 }
 
 #[test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 fn the_rate_stands_when_the_process_is_killed_that_decides() -> Tested {
     let killed: Vec<_> = [40, 90, 140, 190].map(|at| (at, FleetTrouble::KillReader)).into();
     let fleet = figures(&busy()?, &sixteen(after(&killed)))?;
@@ -61,6 +64,7 @@ fn the_rate_stands_when_the_process_is_killed_that_decides() -> Tested {
 }
 
 #[test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 fn who_comes_late_or_was_cut_off_has_its_share_soon() -> Tested {
     use FleetTrouble::{Cut, Kill, Late};
     let cut = Duration::from_secs(40);
@@ -73,6 +77,7 @@ fn who_comes_late_or_was_cut_off_has_its_share_soon() -> Tested {
 
 /// For half of a minute each slows down by itself, and for half of one, without a lease, each learns by itself.
 #[test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 fn without_a_ledger_each_goes_on_with_its_share() -> Tested {
     use FleetTrouble::{CutAll, Lost};
     let troubles = [(60, CutAll(Duration::from_secs(60))), (160, Lost), (230, CutAll(Duration::from_secs(5)))];
@@ -91,6 +96,7 @@ fn words_that_are_lost_or_late_do_little_harm() -> Tested {
 
 /// One process has 0.0004 refused. Without the ledger's pots each believed to have all that was left: 0.0072 and 0.0177.
 #[test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 fn what_a_server_announces_to_one_process_all_share() -> Tested {
     for (name, goodput) in [("tb-1s", 0.98), ("fw-60s", 0.98)] {
         let told = Setup { hints: "hdr".to_owned(), ..sixteen(FleetSetup::default()) };
@@ -102,6 +108,7 @@ fn what_a_server_announces_to_one_process_all_share() -> Tested {
 }
 
 #[test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 fn what_is_announced_is_shared_over_kills_cuts_and_a_lost_ledger() -> Tested {
     use FleetTrouble::{Cut, Kill, Lost};
     let cut = Duration::from_secs(40);
@@ -115,6 +122,7 @@ fn what_is_announced_is_shared_over_kills_cuts_and_a_lost_ledger() -> Tested {
 /// A process whose ledger does not answer goes on as fast as it drew before. By their own headers alone, each for itself, sixteen
 /// have 0.61 and 0.048.
 #[test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 fn what_is_announced_holds_nothing_up_while_the_ledger_is_away() -> Tested {
     let away = FleetTrouble::CutAll(Duration::from_secs(25));
     let told = Setup { hints: "hdr".to_owned(), ..sixteen(after(&[(60, away), (150, away)])) };

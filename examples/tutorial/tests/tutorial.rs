@@ -27,6 +27,7 @@ fn the_listings_are_the_programs() {
 
 /// All parts side by side: they wait more than they work.
 #[test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 fn the_programs_print_what_it_says() {
     let parts: [fn(&Path); 4] = [
         |folder| {

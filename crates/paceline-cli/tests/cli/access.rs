@@ -171,6 +171,7 @@ fn a_run_that_is_refused_for_its_certificates_leaves_no_job_behind() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_proxy_that_is_named_is_used_and_none_is_none() {
     let proxy = Server::new(|_| Reply::ok());
     let run = |proxied: &str, variable: &str| {

@@ -233,6 +233,7 @@ fn a_batch_outlives_two_kills_of_the_gateway() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_signal_lets_calls_in_flight_be_answered_and_no_call_is_repeated() {
     const ITEMS: usize = 30;
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok().after(std::time::Duration::from_millis(50))));
@@ -450,6 +451,7 @@ fn a_server_that_is_not_there_holds_a_batch_and_fails_none_of_it() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn what_a_live_request_stops_holds_a_batch_too() {
     let answer = |arrival: &Arrival| match &*arrival.item {
         "live" => Reply::error(401, "invalid_api_key"),

@@ -33,6 +33,7 @@ fn max_items_begins_so_many_and_finishes_those() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn items_that_come_back_unsent_have_not_begun() {
     let server = Server::new(|arrival| match arrival.item.as_str() {
         "item-0" | "item-1" if arrival.before == 0 => {
@@ -99,6 +100,7 @@ fn after_max_duration_nothing_leaves_and_calls_in_flight_end() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn an_interrupted_wait_ends_at_once_and_says_how_to_go_on() {
     let server = Server::new(|_| Reply::ok());
     let job = Job::new(3);

@@ -276,6 +276,7 @@ fn a_price_that_is_none_or_missing_is_refused() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_dry_run_tells_the_money_and_what_can_never_start() {
     let line = |n: usize| {
         let mut body = json!({"model": if n < 2 { "cheap" } else { "dear" }, "prompt": "x".repeat(4_000)});

@@ -86,6 +86,7 @@ fn answers_wait_in_memory_until_there_is_room() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_disk_that_stays_full_ends_the_run_with_its_summary_and_the_same_command_goes_on() {
     const ITEMS: usize = 60;
     let (server, job) = (large_answers(), Job::new(ITEMS));
@@ -110,6 +111,7 @@ fn a_disk_that_stays_full_ends_the_run_with_its_summary_and_the_same_command_goe
 /// Neither a new job, nor one that has begun, nor a store's work can begin: that ends like any other run on a full disk, and
 /// nothing is wrong with the input.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_run_that_finds_a_full_disk_waits_for_room_and_ends_after_max_wait() {
     let (server, job) = (large_answers(), Job::new(3));
     let script = r#"tasks add --key a '{"url": "/a"}' || exit 97
@@ -162,6 +164,7 @@ fn a_disk_that_fills_up_before_the_first_call_or_at_the_end_takes_no_summary_awa
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn calls_whose_answers_a_full_disk_does_not_take_are_counted() {
     const ITEMS: usize = 20;
     let job = Job::new(ITEMS);
@@ -236,6 +239,7 @@ fn the_log_of_the_journal_does_not_fill_a_small_disk() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn no_call_leaves_whose_answer_will_have_no_room() {
     const ITEMS: usize = 60;
     let (server, job) = (large_answers(), Job::new(ITEMS));

@@ -138,6 +138,7 @@ fn a_quiet_run_tells_why_a_person_is_needed() {
 
 /// A quota that calls in flight find used up is one event.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_long_pause_is_told_once() {
     // Later than the next call leaves at the pace of a start.
     let refusal = Reply::error(429, "rate_limit_exceeded").with_header("retry-after", 7_200);

@@ -99,6 +99,7 @@ fn the_command_gets_the_item_and_why_there_is_no_answer_and_no_key() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_command_without_a_result_leaves_its_item_as_it_was() {
     let (server, _) = down();
     for (command, why) in [
@@ -224,6 +225,7 @@ fn an_interruption_kills_the_command_and_fails_the_item_and_a_kill_loses_nothing
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn compressed_results_in_order_are_asked_for_again() {
     let (server, back) = down();
     let job = Job::with_input(&[line("b"), line("a"), line("c")].join("\n"));

@@ -3,6 +3,7 @@
 use crate::support::{Job, Reply, Server, finish};
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn without_its_store_a_run_sends_nothing_and_ends_after_the_longest_wait() {
     let (server, job) = (Server::new(|_| Reply::ok()), Job::new(2));
     // Port 1 of this machine has no server.

@@ -155,6 +155,7 @@ fn a_file_has_one_form() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn one_value_of_each_answer_stands_beside_the_answers() {
     let server = Server::new(|arrival| match arrival.item.as_str() {
         "item-1" => Reply::new(200, &json!({"object": "x"})),

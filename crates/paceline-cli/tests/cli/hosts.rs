@@ -78,6 +78,7 @@ fn a_rule_by_text_stops_the_host_that_shows_it() {
 
 /// "At most two connections for each site": the slow host has two calls of ours at once, and the other is not held up by it.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_tier_bounds_the_calls_in_flight_of_each_host() {
     let slow = Server::new(|_| Reply::ok().after(Duration::from_millis(100)));
     let other = Server::new(|_| Reply::ok());
@@ -231,6 +232,7 @@ fn a_host_that_is_not_there_is_named() {
 
 /// Some of its calls are in flight when the dead host is given up, and others leave later.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_host_that_is_not_there_ends_no_call_to_another() {
     let server = Server::new(|_| Reply::ok().after(Duration::from_secs(1)));
     let dead = crate::outage::nowhere();

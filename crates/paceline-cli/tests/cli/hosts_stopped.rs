@@ -312,6 +312,7 @@ fn a_host_keeps_its_hold_and_its_stop_whatever_tier_it_has() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn failures_without_a_status_are_named_by_their_codes() {
     let mended = Arc::new(AtomicBool::new(false));
     let is_mended = Arc::clone(&mended);

@@ -56,6 +56,7 @@ fn one_at_a_time_goes_on_in_the_order_of_the_input_after_a_kill() {
 
 /// Its time comes while a thousand others, all claimed before, wait for their permits.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn what_is_due_again_leaves_before_what_is_new() {
     let server = Server::new(|arrival| match (number(arrival), arrival.before) {
         (0, 0) => Reply::error(503, "unavailable").with_header("retry-after", 1),

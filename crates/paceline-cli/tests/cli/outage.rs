@@ -103,6 +103,7 @@ fn a_call_without_tls_to_a_server_that_speaks_it_is_told_the_scheme() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_server_that_cannot_be_reached_fails_no_item() {
     let server = Server::new(|_| Reply::ok());
     let job = Job::new(3);
@@ -143,6 +144,7 @@ fn tasks_wait_for_a_server_that_cannot_be_reached() {
 
 /// Its calls are too few for the breaker, and their retries would be used up long after.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_server_that_only_fails_ends_the_run_after_the_longest_wait_though_its_calls_are_few() {
     let server = Server::new(|_| Reply::error(500, "broken"));
     let job = Job::new(6);

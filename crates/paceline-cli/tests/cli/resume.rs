@@ -260,6 +260,7 @@ pub(crate) fn interrupt_until_it_ends(child: &mut Child) {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn tiers_that_changed_between_runs_take_their_items() {
     let server = Server::new(|_| Reply::ok());
     let line = |n: usize| {
@@ -296,6 +297,7 @@ fn tiers_that_changed_between_runs_take_their_items() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_scope_that_changed_between_runs_takes_its_items() {
     let server = Server::new(|arrival| match arrival.path.as_str() {
         "/held" => Reply::error(429, "rate_limit_exceeded").with_header("retry-after", 1_800),

@@ -131,6 +131,7 @@ fn limits_and_holds_outlive_the_process() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_person_may_lift_a_hold() {
     let (job, server) = (
         Job::new(0),
@@ -159,6 +160,7 @@ fn a_person_may_lift_a_hold() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_signal_ends_it_once_requests_under_way_are_answered() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok().after(Duration::from_millis(300))));
     let mut gateway = Gateway::start(&mut serve(&job, &server, &[]));

@@ -12,6 +12,7 @@ use crate::support::{Job, Reply, Server};
 use crate::tls::Authority;
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn an_upstream_whose_tls_fails_is_a_502_and_gets_no_key() {
     let (job, known, other) = (Job::new(0), Authority::new(), Authority::new());
     std::fs::write(job.path("ca.pem"), &known.pem).expect("writable");
@@ -57,6 +58,7 @@ fn an_upstream_whose_tls_fails_is_a_502_and_gets_no_key() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_certificate_that_has_expired_stops_nothing_once_it_is_renewed() {
     let (job, authority, is_renewed) = (Job::new(0), Authority::new(), Arc::new(AtomicBool::new(false)));
     std::fs::write(job.path("ca.pem"), &authority.pem).expect("writable");

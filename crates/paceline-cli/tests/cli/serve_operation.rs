@@ -138,6 +138,7 @@ fn state(gateway: &Gateway) -> Value {
 const READ: &str = "the configuration was read again; upstreams";
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_changed_configuration_acts_without_a_restart_and_what_was_sent_still_counts() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     let gateway = configured(&job, &server, "limits = [\"2 per 1h\"]\n");
@@ -234,6 +235,7 @@ fn what_is_no_file_any_more_is_not_read_again_and_holds_up_no_request() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_new_key_lifts_the_stop_of_a_bad_one_and_no_request_is_dropped() {
     let (job, server) = (
         Job::new(0),
@@ -390,6 +392,7 @@ fn with_few_files(job: &Job, command: &Command) -> Command {
 
 /// Each connection is a file, and the process may have few.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn connections_without_a_request_make_room_for_those_with_one() {
     for has_tls in [false, true] {
         let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));

@@ -103,6 +103,7 @@ impl User {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_configured_limit_holds_over_jobs() {
     let user = User::new();
     assert_eq!(user.sends("5 per 1h").0, 5);
@@ -167,6 +168,7 @@ fn a_configured_limit_holds_over_runs_and_tasks() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn what_left_before_a_kill_counts_for_other_jobs() {
     let user = User::new();
     let job = Job::new(20);
@@ -188,6 +190,7 @@ fn what_left_before_a_kill_counts_for_other_jobs() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn jobs_at_once_share_a_limit() {
     let user = User::new();
     let jobs = [Job::new(20), Job::new(20)];
@@ -237,6 +240,7 @@ fn a_file_that_cannot_be_read_is_set_aside() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn without_a_folder_each_job_keeps_its_limit_and_says_so() {
     let user = User::new();
     std::fs::write(user.home.path(".local"), "no folder").expect("writable");

@@ -43,6 +43,7 @@ fn a_shell_completes_the_names_that_flags_take() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn each_level_of_verbose_says_more() {
     let server = Server::new(|arrival| match arrival.before % 2 {
         0 => Reply::error(429, "rate_limit_exceeded").with_header("retry-after-ms", "20"),

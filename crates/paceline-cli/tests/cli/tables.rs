@@ -134,6 +134,7 @@ fn an_empty_row_is_not_said_to_be_asked() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn rows_that_moved_are_counted_once_and_told_to_have_no_names() {
     let server = Server::new(|arrival| {
         if String::from_utf8_lossy(&arrival.body).contains("very") {

@@ -82,6 +82,7 @@ fn answers_that_turn_into_login_pages_keep_what_is_left() {
 
 /// The pages of one customer are gone. Nothing of the other has been due yet.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn requests_of_one_group_that_are_all_refused_alike_stop_that_group_alone() {
     let server = Server::new(|arrival| match arrival.path.as_str() {
         "/gone" => Reply::error(410, "gone"),
@@ -237,6 +238,7 @@ fn a_key_that_a_command_writes_is_kept_nowhere() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn what_fares_otherwise_or_may_do_better_later_stops_nothing() {
     let quick = ["--stop-after-same", "5", "--max-retries", "1"];
     for script in [
@@ -325,6 +327,7 @@ fn exported_items_are_lines_that_add_takes() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_charge_is_not_made_twice_in_another_store() {
     const KEYED: [&str; 4] = ["--idempotency-header", "Key", "--max-retries", "0"];
     let silent = |arrival: &Arrival| if arrival.item.starts_with("lost") { Reply::ok().never() } else { Reply::ok() };

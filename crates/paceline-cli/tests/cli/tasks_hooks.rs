@@ -96,6 +96,7 @@ fn a_customer_that_is_gone_stops_no_other_of_its_host() {
 
 /// A firewall refuses some bodies: the next start tests the host by another event than one that was refused.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn events_that_a_host_refuses_hold_up_none_that_it_takes() {
     let host = Server::new(|arrival| match arrival.item.starts_with("bad") {
         true => Reply::error(403, "no"),

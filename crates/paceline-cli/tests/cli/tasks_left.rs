@@ -71,6 +71,7 @@ fn a_host_that_is_gone_gets_one_call_from_each_later_run_and_none_after_the_dead
 
 /// A customer whose address has changed: its events were added anew, and those for the old one ended.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_summary_names_no_stopped_host_of_which_no_item_is_left() {
     let (gone, good) = (Server::new(|_| Reply::error(410, "gone")), Server::new(|_| Reply::ok()));
     let store = Store::new();
@@ -110,6 +111,7 @@ fn a_stopped_host_that_answers_late_gets_one_call_from_each_start_and_fails_no_i
 
 /// A host took five events before the worker was started anew, and each start has too few to stop it.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn what_a_host_did_in_earlier_starts_keeps_its_events() {
     let asked = AtomicUsize::new(0);
     let gone = Server::new(move |_| match asked.fetch_add(1, Ordering::Relaxed) {
@@ -149,6 +151,7 @@ fn what_a_host_did_in_earlier_starts_keeps_its_events() {
 
 /// No key goes to the host of an event, so that a 401 or 403 is none of the event's faults.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn an_event_whose_host_answers_403_waits_however_few_there_are() {
     let host = Server::new(|arrival| match arrival.item.starts_with("ok") {
         true => Reply::ok(),

@@ -262,6 +262,7 @@ fn an_item_that_takes_the_program_with_it_each_time_is_given_up() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_try_that_takes_too_long_is_killed_with_all_that_it_began() {
     let store = Store::of(&["k"]);
     let script = "trap '' TERM; sleep 600 & echo $! >> log; echo $$ >> log; wait; wait";

@@ -141,6 +141,7 @@ fn asks_for(millis: u64) -> (Server, Times) {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_wait_is_not_shortened_in_the_process() {
     let (server, times) = asks_for(2_000);
     let store = numbered(1);
@@ -154,6 +155,7 @@ fn a_wait_is_not_shortened_in_the_process() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_wait_is_not_shortened_among_others() {
     const WAIT: u64 = 1_500;
     type Arrivals = BTreeMap<String, Vec<Timestamp>>;
@@ -223,6 +225,7 @@ fn a_wait_outlives_the_process_and_is_neither_shortened_nor_begun_anew() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_throttled_model_keeps_no_other_out() {
     let server = Server::new(|arrival| match arrival.item.as_str() {
         "slow" => Reply::error(429, "rate_limit_exceeded").with_header("retry-after", 1_800),

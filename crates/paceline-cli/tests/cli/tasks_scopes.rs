@@ -67,6 +67,7 @@ fn a_host_that_is_gone_or_not_trusted_stops_no_other() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_host_that_is_not_there_is_left_to_the_next_run_and_the_others_go_on() {
     let (good, dead) = (Server::new(|_| Reply::ok()), nowhere());
     let store = Store::new();
@@ -116,6 +117,7 @@ fn a_host_that_hangs_from_the_beginning_leaves_places_to_the_others() {
 
 /// A host that shuts the worker out with five events left has taken others before.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_ban_of_a_host_with_few_items_left_fails_none_of_them() {
     let asked = AtomicUsize::new(0);
     let bans = Server::new(move |_| match asked.fetch_add(1, Ordering::Relaxed) {
@@ -158,6 +160,7 @@ fn after_a_new_start_a_host_that_had_answered_waits_for_none_that_hangs() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn without_the_flag_for_many_hosts_items_of_other_hosts_wait_and_none_fails() {
     let (good, other) = (Server::new(|_| Reply::ok()), Server::new(|_| Reply::ok()));
     let store = Store::new();
@@ -199,6 +202,7 @@ fn hosts_that_are_gone_hold_up_no_other_however_many_they_are() {
 
 /// Nothing else can be tried, so that the requests may be wrong.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn hosts_that_all_refuse_alike_fail_no_item() {
     let servers: Vec<Server> = (0..6).map(|_| Server::new(|_| Reply::error(404, "no_such_path"))).collect();
     let store = Store::new();
@@ -215,6 +219,7 @@ fn hosts_that_all_refuse_alike_fail_no_item() {
 
 /// A 407 is the word of a proxy only where one stands on the way.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_server_that_asks_for_a_proxys_password_without_a_proxy_speaks_for_its_own_items() {
     let (odd, good) = (Server::new(|_| Reply::error(407, "who")), Server::new(|_| Reply::ok()));
     let store = Store::new();

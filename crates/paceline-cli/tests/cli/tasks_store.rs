@@ -140,6 +140,7 @@ fn a_store_that_is_taken_away_in_the_middle_is_no_success() {
 
 /// A unit that may not begin again after bad usage begins again.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_database_that_is_away_is_no_bad_usage() {
     let store = Store::new();
     for command in [&["run", "--stay"][..], &["run"], &["report"], &["retry", "--all"], &["add", "1"]] {
@@ -224,6 +225,7 @@ fn what_succeeded_is_sent_once_more_by_its_key() {
 
 /// An event that was delivered is sent once more, as a new one, and fails: the customer is still told that it was delivered.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn what_had_succeeded_is_told_when_it_is_sent_once_more_in_vain() {
     let is_gone = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let seen = std::sync::Arc::clone(&is_gone);

@@ -244,6 +244,7 @@ fn a_call_that_was_cut_off_keeps_its_key_wherever_its_line_stands() {
 
 /// Its id is that of its line, so the item that was sent cannot be found by it.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_call_that_was_cut_off_is_held_where_its_line_has_no_id_and_stands_elsewhere() {
     let header = ["--idempotency-header", "Idempotency-Key"];
     for flags in [&header[..], &[]] {
@@ -358,6 +359,7 @@ fn a_kill_leaves_no_request_to_a_person_that_had_only_waited() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn one_that_fails_for_good_is_retried_by_its_key_alone() {
     let (server, store) = (silent_at_first(), Store::new());
     let other = json!({"method": "PUT", "url": "/charges", "body": {"item": "other"}});

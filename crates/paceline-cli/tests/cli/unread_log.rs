@@ -20,6 +20,7 @@ fn stuck() -> (OwnedFd, UnixStream) {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_gateway_answers_and_ends() {
     let (job, server, (log, _reader)) = (Job::new(0), Server::new(|_| Reply::ok()), stuck());
     let mut gateway = Gateway::logging(&mut serve(&job, &server, &["--log-requests"]), log);

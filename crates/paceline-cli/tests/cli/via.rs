@@ -95,6 +95,7 @@ fn the_key_and_the_limits_are_the_gateways() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn runs_through_one_gateway_share_its_limit() {
     let server = Server::new(|_| Reply::ok());
     let (one, other) = (Job::new(4), Job::new(4));

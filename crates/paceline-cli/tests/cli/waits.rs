@@ -87,6 +87,7 @@ fn one_line_a_re_send_and_no_error_for_what_recovers() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn told_limits_are_kept_and_have_an_oracle() {
     let server = Server::new(|_| Reply::ok());
     let job = Job::new(15);
@@ -99,6 +100,7 @@ fn told_limits_are_kept_and_have_an_oracle() {
 
 /// An oracle that knows the limit of the account alone would be faster than anything can be.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn limits_of_a_tier_have_no_oracle() {
     let server = Server::new(|_| Reply::ok());
     let job = Job::new(15);
@@ -258,6 +260,7 @@ fn two_causes_are_told_apart() {
 
 /// The items of a scope that is given up were due again before `--max-wait`, each at a time of its own.
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_run_that_has_given_up_its_last_scope_ends_at_once() {
     let server = Server::new(|_| Reply::error(500, "broken"));
     let job = Job::new(60);

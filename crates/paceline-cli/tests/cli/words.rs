@@ -60,6 +60,7 @@ fn a_limit_below_the_requests_is_named_as_the_cause() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_call_that_is_sent_again_names_the_cause() {
     let job = Job::new(1);
     let (code, log) = finish(job.paceline().args([

@@ -193,6 +193,7 @@ async fn a_failure_that_is_too_long_keeps_its_status_and_is_told() {
 
 /// Answers that were read whole, and that no one takes.
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn what_answers_hold_for_one_client_leaves_room_to_others() {
     const LONG: usize = 10 << 20;
     let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());

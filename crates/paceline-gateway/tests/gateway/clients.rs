@@ -65,6 +65,7 @@ async fn without_a_key_that_is_known_nothing_passes_but_health() {
 
 /// Else the provider gives one client the answer that it keeps for the other.
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn two_clients_that_call_their_requests_alike_send_two_requests_under_the_upstreams_key() {
     let at = upstream(async |request: Request| {
         let field = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or("none");

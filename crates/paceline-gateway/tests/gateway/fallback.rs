@@ -100,6 +100,7 @@ async fn a_fallback_leads_a_key_to_nothing_that_is_not_its_own() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn a_stopped_account_a_used_up_quota_and_a_long_pause_give_way_at_once() {
     for (status, headers, body) in [
         (401, &[][..], r#"{"error":{"message":"no","code":"invalid_api_key"}}"#),
@@ -122,6 +123,7 @@ async fn a_stopped_account_a_used_up_quota_and_a_long_pause_give_way_at_once() {
 
 /// With keys, too: what the upstream asks of one client alone is no reason to give that one less.
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn a_client_that_alone_was_told_to_wait_or_refused_gives_way_as_all_would() {
     let throttled = r#"{"error":{"message":"later","code":"rate_limit_exceeded"}}"#;
     let key = r#"{"error":{"message":"no","code":"invalid_api_key"}}"#;
@@ -280,6 +282,7 @@ async fn failing_while(down: &Arc<AtomicBool>) -> (SocketAddr, Calls) {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn an_upstream_that_stays_down_is_waited_for_once_and_then_tested_by_a_call_in_a_while() {
     let down = Arc::new(AtomicBool::new(true));
     let (api, calls) = failing_while(&down).await;
@@ -307,6 +310,7 @@ async fn an_upstream_that_stays_down_is_waited_for_once_and_then_tested_by_a_cal
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn requests_that_wait_for_an_upstream_fall_back_once_it_is_known_to_stay_down() {
     let down = Arc::new(AtomicBool::new(true));
     let (api, _) = failing_while(&down).await;

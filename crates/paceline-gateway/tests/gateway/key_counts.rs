@@ -122,6 +122,7 @@ async fn each_call_that_leaves_counts_as_a_request_and_no_other_does() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn a_refusal_counts_as_a_request_and_gives_its_tokens_back() {
     let settings = "retry = { max_retries = 0 }";
     for (status, expected) in [(400, 0), (429, 0), (500, 1_000)] {

@@ -190,6 +190,7 @@ fn frame(name: &str, payload: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn a_long_stream_of_frames_counts_with_what_its_end_tells() {
     let api = upstream(|_: Request| async move {
         let piece =

@@ -67,6 +67,7 @@ fn is_over(served: &Served, model: &str) {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn a_long_wait_holds_the_others_for_a_moment_and_the_client_that_was_told_it_for_as_long() {
     for (told, status, whole, tested) in [
         ("429 86400", 429, ["1d 0h", "23h 59m"], ["5m 00s", "4m 59s"]),
@@ -98,6 +99,7 @@ async fn a_long_wait_holds_the_others_for_a_moment_and_the_client_that_was_told_
 
 /// The server may mean what that client asks for, or the client: a path where all paths are one scope, else a way to ask a model.
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn a_short_wait_holds_the_client_that_was_told_it_and_the_others_for_a_sixth_of_it() {
     for settings in ["", "provider = \"generic\""] {
         let served = served(settings).await;
@@ -117,6 +119,7 @@ async fn a_short_wait_holds_the_client_that_was_told_it_and_the_others_for_a_six
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn a_short_wait_that_one_client_after_another_is_told_is_one_of_all() {
     let served = served("").await;
     for (key, long, less) in [("big", "10s", "9."), ("other", "20s", "19."), ("third", "1m 00s", "59.")] {
@@ -129,6 +132,7 @@ async fn a_short_wait_that_one_client_after_another_is_told_is_one_of_all() {
 
 /// Else each of them would be told so again.
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn what_a_client_is_told_holds_its_requests_that_wait_already() {
     for settings in ["", "provider = \"generic\""] {
         let goes_on = Arc::new(Semaphore::new(0));
@@ -165,6 +169,7 @@ async fn what_a_client_is_told_holds_its_requests_that_wait_already() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn a_client_that_another_one_speaks_against_holds_no_one_again_by_its_waits() {
     for told in ["429 86400", "503 86400", "429 61"] {
         let served = served("").await;
@@ -310,6 +315,7 @@ async fn a_limit_of_a_minute_that_one_path_alone_announces_closes_no_other() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn a_limit_that_all_paths_announce_holds_all_clients() {
     let served = announcing("", |_| true).await;
     assert_eq!(get(&served, "big", "/search").await, 200);
@@ -361,6 +367,7 @@ async fn a_small_limit_that_one_client_is_told_closes_its_model_for_no_other() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn a_tier_of_its_own_that_refuses_without_a_time_teaches_no_pace_to_the_others() {
     let at = upstream(|request: Request| async move {
         let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.expect("a body");

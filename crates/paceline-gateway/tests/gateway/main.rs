@@ -90,6 +90,7 @@ async fn every_method_and_path_passes() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn what_may_pass_is_sent_again_and_the_client_sees_the_success_alone() {
     let (api, _) = counted(move |call| match call {
         0 => answer(429, &[("retry-after-ms", "20")], r#"{"error":{"code":"rate_limit_exceeded"}}"#),
@@ -432,6 +433,7 @@ async fn a_server_that_is_down_is_a_502_at_the_deadline() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn answers_under_way_are_finished_when_the_gateway_ends() {
     let (gate, came) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
     let (opens, arrived) = (Arc::clone(&gate), Arc::clone(&came));

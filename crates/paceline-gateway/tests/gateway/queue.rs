@@ -11,6 +11,7 @@ use crate::OK;
 use crate::support::{Served, answer, counted, upstream};
 
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn as_many_leave_at_once_as_the_limit_has_room_for() {
     for _ in 0..20 {
         let (api, calls) = counted(|_| answer(200, &[], OK)).await;

@@ -129,6 +129,7 @@ async fn trailers_of_an_answer_reach_a_client_that_takes_them() {
 
 /// The second event comes right after the first look.
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn a_stream_may_be_silent_for_its_bound_and_an_eighth_of_it() {
     let more = Arc::new(Semaphore::new(0));
     let goes_on = Arc::clone(&more);

@@ -36,6 +36,7 @@ fn dying_after_any_turn_loses_and_doubles_nothing() {
 /// The journal of an early moment beside results of a late one, cut at every byte: what a power cut leaves, since the
 /// results are synced and the journal is not.
 #[test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 fn results_ahead_of_the_journal_are_taken_over_up_to_the_torn_line() {
     let job = Job::new();
     let journal = job.start(ITEMS);

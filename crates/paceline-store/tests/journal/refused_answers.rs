@@ -92,6 +92,7 @@ fn dying_after_any_turn_loses_and_doubles_no_refused_answer() {
 
 /// The journal of an early moment beside a file of a late one, cut at every byte: what a power cut leaves.
 #[test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 fn answers_ahead_of_the_journal_are_taken_over_up_to_the_torn_line() {
     let job = Job::new();
     let journal = job.start(4);

@@ -97,6 +97,7 @@ mod sqlite {
     }
 
     #[tokio::test]
+    #[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
     async fn killed_workers_lose_and_double_nothing() {
         let (folder, said, items) = (folder(), Said::default(), 3_000);
         let store = folder.path().join("work.db").display().to_string();
@@ -164,11 +165,13 @@ mod sqlite {
     }
 
     #[tokio::test]
+    #[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
     async fn frozen_workers_double_nothing() {
         freeze(Guard::Fence).await;
     }
 
     #[tokio::test]
+    #[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
     async fn without_the_guard_frozen_workers_double_results() {
         freeze(Guard::None).await;
     }

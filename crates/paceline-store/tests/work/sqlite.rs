@@ -103,6 +103,7 @@ async fn two_that_begin_a_store_together_both_may() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn with_a_bound_on_crashes_no_more_is_claimed_than_can_begin() {
     let folder = folder();
     let store = Arc::new(SqliteStore::open(folder.path().join("work.db"), WorkClock::system()).unwrap());

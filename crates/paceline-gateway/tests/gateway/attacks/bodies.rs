@@ -95,6 +95,7 @@ async fn what_is_held_counts_until_the_answer_has_ended() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn a_body_of_a_gigabyte_passes_through_and_is_not_held() {
     const LENGTH: usize = 1 << 30;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -26,6 +26,7 @@ async fn answered(stream: &mut TcpStream) {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn connections_without_a_request_are_closed_whatever_they_say() {
     let raw = Raw::new(|_| OK.to_vec());
     let served = Served::new(raw.address, "", impatient());

@@ -186,6 +186,7 @@ async fn an_answer_that_breaks_off_breaks_off_at_the_client_too() {
 
 /// The client had no head, and an SDK would have sent the request again.
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn an_answer_that_breaks_with_its_head_is_none_and_one_that_breaks_later_has_its_head() {
     const HEAD: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
     const LENGTH: &str = "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n";
@@ -233,6 +234,7 @@ async fn an_answer_that_falls_silent_is_cut_off() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn an_endless_answer_passes_through_and_is_not_held() {
     let head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
     let chunk = [&b"100000\r\n"[..], &[b'x'; 1 << 20], b"\r\n"].concat();
@@ -348,6 +350,7 @@ async fn an_upstream_that_hangs_does_not_hold_up_another() {
 
 /// One client's prompts that make the server fail opened the breaker for all, and its own older requests were the tests of that.
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn one_client_whose_calls_fail_takes_the_server_from_no_other_one() {
     let api = |request: axum::extract::Request| async move {
         let fails = request.headers().contains_key("x-fails");

@@ -186,6 +186,7 @@ async fn empty_frames_and_closed_windows_hold_nothing_for_long() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn one_connection_has_a_bound_on_its_requests_at_once() {
     let gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
     let opens = std::sync::Arc::clone(&gate);
@@ -215,6 +216,7 @@ async fn one_connection_has_a_bound_on_its_requests_at_once() {
 
 /// H2.CL, H2.TE and their kin (Kettle, "HTTP/2: The Sequel is Always Worse", 2021).
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn what_http_1_would_read_as_more_does_not_come_out_of_http_2() {
     let raw = Raw::new(|_| OK.to_vec());
     let served = Served::new(raw.address, "", impatient());

@@ -66,6 +66,7 @@ async fn a_path_goes_on_letter_by_letter_and_only_to_its_upstream() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn what_names_another_host_is_not_sent() {
     let raw = Raw::new(|_| OK.to_vec());
     let served = Served::new(raw.address, "", impatient());

@@ -72,6 +72,7 @@ impl Api {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn refusals_of_a_path_that_never_answered_stop_no_other() {
     for settings in ["", "provider = \"generic\""] {
         for refusal in REFUSALS {
@@ -162,6 +163,7 @@ async fn what_the_provider_says_of_the_calls_of_some_clients_no_other_reads() {
 
 /// Nor where the server lacks capacity, fails, or has had too much: a proxy may repeat a prompt in any of these.
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn words_of_a_server_that_has_trouble_are_for_the_client_that_asked() {
     for status in [429, 500, 503, 529] {
         let api = Api::new("", (status, r#"{"error":{"message":"no room for: my patient John Doe"}}"#)).await;

@@ -143,6 +143,7 @@ async fn a_stream_that_is_given_up_counts_exactly_once_it_has_told_all() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 async fn short_answers_let_no_hundred_long_ones_leave_at_once() {
     let held = Arc::new(Semaphore::new(0));
     let served = served("20k tokens per 1h", &held).await;
