@@ -337,9 +337,9 @@ async fn a_quota_of_unknown_end_is_tested_ever_later_by_all_three() {
     assert_eq!(tasks, EXPECTED);
 }
 
-/// The breaker of a server that fails lets one probe pass at a time; its failure counts against no item.
+/// The breaker of a server that fails lets one probe pass at a time. The pacer chooses an item that has a retry left, and its
+/// failure counts; the store hands items out as they are due, so there a probe counts for none.
 #[tokio::test(start_paused = true)]
-/// The pacer chooses an item that has a retry left. The store hands items out as they are due, so there a probe counts for none.
 async fn a_failed_probe_sits_out_the_next_round_and_counts_where_the_pacer_chose_it() {
     let breaker = BreakerConfig { min_samples: 1, min_distinct_items: 1, window_size: 1, ..BreakerConfig::default() };
     for (hint, expected) in [(None, 4 * S), (Some(7 * S), 7 * S)] {

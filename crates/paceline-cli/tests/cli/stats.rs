@@ -83,6 +83,28 @@ fn after_three_runs_each_item_has_one_row() {
     }
 }
 
+/// One failed, one was sent again after a failure and one after a refusal; the second run takes what the first one left.
+#[test]
+fn the_figures_of_stats_are_those_of_the_summary() {
+    let server = Server::new(fails_in_parts);
+    let job = Job::new(12);
+    finish(job.run(&server).args(["--max-items", "6"]));
+    let (_, log) = finish(&mut job.run(&server));
+    let told: Value = serde_json::from_str(&output(job.paceline().args(["stats", "--json"]))).expect("an object");
+    let [input, succeeded, failed, calls, resends, retries, throttled, tokens_in, tokens_out] =
+        ["input", "succeeded", "failed", "calls", "resends", "retries", "throttled", "tokens_in", "tokens_out"]
+            .map(|key| told[key].as_u64().unwrap_or_else(|| panic!("{key} of {told}")));
+    for part in [
+        format!("PARTIAL  {input} items: {succeeded} succeeded, {failed} failed, 0 skipped, 0 not finished\n"),
+        format!("  {calls} calls in all runs, 6 in this one: {resends} repeated an item ({retries} after an error); "),
+        format!("of all calls, {throttled} rate-limited; "),
+        format!("\n  {tokens_in} tokens in, {tokens_out} out\n"),
+    ] {
+        assert!(log.contains(&part), "{part} in {log}");
+    }
+    assert_eq!(calls, server.count() as u64);
+}
+
 #[test]
 fn the_history_adds_up_to_the_totals() {
     let server = Server::new(fails_in_parts);
