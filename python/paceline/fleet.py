@@ -16,7 +16,7 @@ __all__ = ["Fleet", "FleetError", "join"]
 _UNSET = object()
 
 
-def join(limiter, store=None, *, account=None, host=None, key=_UNSET, weight=None, on_loss=None, lease=None):
+def join(limiter, store=None, *, account=None, host=None, key=_UNSET, weight=None, on_loss=None, lease=None, alone_share=None):
     """The place of a limiter in a fleet, for `async with` or `with`.
 
     `store`: an address (`redis://`, `rediss://`, `unix://`), or a client of redis-py, which may have TLS, users, Sentinel as you
@@ -25,7 +25,9 @@ def join(limiter, store=None, *, account=None, host=None, key=_UNSET, weight=Non
     account of an API as the program `paceline` does; the store learns a hash of them.
     `weight`: the part of this process where all want more than there is, 1 to 16 (default 1). `on_loss`: what it does once the store
     has been away for a lease: `"strict"` (the default), nothing leaves, or `"keep"`, it goes on with its last share. `lease`: seconds, 3
-    to 300 (default 30), the same in all processes.
+    to 300 (default 30), the same in all processes. `alone_share`: what it may use without a lease, one for each limit: `"6rpm, 2k tpm"`.
+    It is set aside beforehand: the limits of the limiter are what the fleet divides, and they and what all processes may use alone are
+    together at most what the account has.
     """
     limiter = expect_limiter(limiter)
     if limiter.clock.is_virtual:
@@ -41,21 +43,21 @@ def join(limiter, store=None, *, account=None, host=None, key=_UNSET, weight=Non
         account = account_of(limiter, host, key)
     elif host is not None or key is not _UNSET:
         raise TypeError("the account is named twice: with account=, and with host= and key=")
-    _, *usual = named or (None, "strict", 30.0, 1)
-    on_loss, lease, weight = (
-        default if given is None else given for given, default in zip((on_loss, lease, weight), usual)
+    _, *usual = named or (None, 1, "strict", 30.0, "")
+    terms = (
+        default if given is None else given for given, default in zip((weight, on_loss, lease, alone_share), usual)
     )
-    return Fleet(limiter, store, account, weight, on_loss, lease)
+    return Fleet(limiter, store, account, *terms)
 
 
 class Fleet:
     """The place of a limiter in a fleet, in a block. After it nothing leaves before the limiter joins anew."""
 
-    def __init__(self, limiter, store, account, weight, on_loss, lease):
+    def __init__(self, limiter, store, account, weight, on_loss, lease, alone_share):
         self.limiter = limiter
         self.account = account
         self._store = store
-        self._terms = weight, on_loss, lease
+        self._terms = weight, on_loss, lease, alone_share
         self._place = None
 
     @property
@@ -64,8 +66,7 @@ class Fleet:
         return self._place and self._place.problem
 
     def _member(self, server):
-        weight, on_loss, lease = self._terms
-        return Member(self.limiter, self.account, server, weight, on_loss, lease, _seed(), _seed())
+        return Member(self.limiter, self.account, server, *self._terms, _seed(), _seed())
 
     def _enter(self, kind):
         if self.limiter._fleet is not None:

@@ -22,13 +22,14 @@ def join(
     weight: int | None = None,
     on_loss: Literal["strict", "keep"] | None = None,
     lease: float | None = None,
+    alone_share: str | None = None,
 ) -> Fleet: ...
 
 class Fleet:
     limiter: Limiter
     account: str
     def __init__(
-        self, limiter: Limiter, store: _Store, account: str, weight: int, on_loss: str, lease: float
+        self, limiter: Limiter, store: _Store, account: str, weight: int, on_loss: str, lease: float, alone_share: str
     ) -> None: ...
     @property
     def problem(self) -> str | None: ...

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use paceline_config::{account_host, account_name};
+use paceline_config::{account_host, account_name, alone_shares};
 use paceline_core::fleet::{Member as CoreMember, MemberChange, MemberConfig, MemberId, MemberInput, MemberRequest};
-use paceline_core::{ConfigError, Instant};
+use paceline_core::{AloneShare, ConfigError, Instant};
 use paceline_fleet::wire::{LedgerName, Notice, Reconnect, RedisAnswer, RedisCommand, RedisScript};
 use paceline_fleet::{FleetConfig, FleetError as Refused, OnLoss};
 use pyo3::exceptions::PyValueError;
@@ -16,11 +16,11 @@ use pyo3::types::{PyBytes, PyList, PyString};
 
 use crate::FleetError;
 use crate::engine::{Engine, tell};
-use crate::given::{given, span, whole};
+use crate::given::{given, span, text, whole};
 
-/// `Member(engine, account, server, weight, on_loss, lease, id, seed)`: from now on the limiter shares its configured limits
-/// with all members of that account's fleet, and nothing leaves before the ledger has given it a share. `server`: the store
-/// for people.
+/// `Member(engine, account, server, weight, on_loss, lease, alone_share, id, seed)`: from now on the limiter shares its
+/// configured limits with all members of that account's fleet, and nothing leaves before the ledger has given it a share.
+/// `server`: the store for people.
 ///
 /// Its driver says the `greeting` on each new connection, then the `preparation`, and tells what came of the greeting
 /// (`linked`); after each input it asks (`poll`) what to say and when to ask again.
@@ -88,6 +88,7 @@ impl Member {
         weight: &Bound<'_, PyAny>,
         on_loss: &Bound<'_, PyAny>,
         lease: &Bound<'_, PyAny>,
+        alone_share: &Bound<'_, PyAny>,
         id: u64,
         seed: u64,
     ) -> PyResult<Self> {
@@ -99,17 +100,22 @@ impl Member {
             KEEP => OnLoss::Keep,
             other => return Err(PyValueError::new_err(format!("on_loss={other:?}: expected {LOSSES}"))),
         };
+        let alone_share = text("alone_share", alone_share)?;
+        config.alone_share = alone_shares(alone_share)
+            .map_err(|_| PyValueError::new_err(format!("alone_share={alone_share:?}: expected {SHARES}")))?;
         config.check().map_err(wrong)?;
         let (divided, news) = engine.get().change(|state, now| state.divide(now));
         tell(engine, news);
-        let name = LedgerName::new(account, &divided.map_err(wrong)?, config.lease);
+        let divided = divided.map_err(wrong)?;
+        let alone_share = AloneShare::of_each(&divided, &config.alone_share).map_err(wrong)?;
+        let name = LedgerName::new(account, &divided, config.lease);
         let script = RedisScript::new(name);
         let settings = MemberConfig {
             id: MemberId(id),
             weight: config.weight,
             limits: script.limits().to_vec(),
             on_loss: config.on_loss,
-            alone_share: Vec::new(),
+            alone_share,
         };
         let member = CoreMember::new(settings, seed, engine.get().clock.get().awake());
         let (asked, reconnect) = (BTreeMap::new(), Reconnect::new());
@@ -211,14 +217,17 @@ impl Member {
 
 const STRICT: &str = "strict";
 const KEEP: &str = "keep";
+const SHARES: &str = "limits, such as \"6rpm, 2k tpm\"";
 const LOSSES: &str = "\"strict\" or \"keep\"";
 
-/// The fleet that the file of a limiter names: its store, what is done without it, the lease in seconds, and the weight.
+/// The fleet that the file of a limiter names: its store, the weight, what is done without it, the lease in seconds, and what the
+/// process may use without a lease.
 #[pyfunction]
-pub(crate) fn fleet_of(engine: &Bound<'_, Engine>) -> Option<(String, &'static str, f64, u64)> {
+pub(crate) fn fleet_of(engine: &Bound<'_, Engine>) -> Option<(String, u64, &'static str, f64, String)> {
     let fleet = engine.get().upstream.fleet.as_ref()?;
     let on_loss = if fleet.on_loss == OnLoss::Keep { KEEP } else { STRICT };
-    Some((fleet.url.clone(), on_loss, fleet.lease.as_secs_f64(), fleet.weight))
+    let alone_share: Vec<_> = fleet.alone_share.iter().map(AloneShare::to_string).collect();
+    Some((fleet.url.clone(), fleet.weight, on_loss, fleet.lease.as_secs_f64(), alone_share.join(", ")))
 }
 
 /// The name of the account at that address with that key, which is sent as the provider of the limiter takes it: the same that

@@ -90,6 +90,8 @@ def test_a_client_that_does_not_fit_is_named(server, account):
         ({"weight": 17}, "weight.*from 1 to 16"),
         ({"lease": 1}, "lease.*from 3 s"),
         ({"on_loss": "open"}, "strict"),
+        ({"alone_share": "6"}, "alone_share.*6rpm, 2k tpm"),
+        ({"alone_share": "6rpm"}, "alone_share is 6 requests per 60s, expected a limit of the account"),
         ({"account": "{a}"}, "account.*without braces"),
         ({"store": "postgres://a/b"}, "redis://"),
     ],

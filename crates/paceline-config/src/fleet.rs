@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use paceline_core::fleet::{LEASE, LONGEST_CALL, OnLoss};
-use paceline_core::{Instant, Pacer, PacerConfig};
+use paceline_core::{AloneShare, ConfigError, DividedLimit, Instant, Pacer, PacerConfig};
 use paceline_providers::secrets::{SECRET, hidden, looks_secret};
 use url::Url;
 
+use super::alone_share;
 use super::effective::Ledger;
 use super::error::{SettingError, Source};
 use super::schema::UpstreamSection;
@@ -26,6 +27,9 @@ pub struct FleetSettings {
     pub lease: Duration,
     /// Its part where all want more than there is, 1 to 16. Default 1.
     pub weight: u64,
+    /// What it may use while it has no lease, for each limit of the account; empty: nothing. It is set aside: the limits of the
+    /// pacer are what the fleet divides.
+    pub alone_share: Vec<AloneShare>,
     /// The configuration file, where the address stands there and has a password.
     pub password_file: Option<PathBuf>,
 }
@@ -81,6 +85,13 @@ fn longest_call(
     Ok((is_shared || given.is_some()).then_some(longest))
 }
 
+/// The limits that a fleet divides.
+fn divided(pacer: &PacerConfig) -> Result<Vec<DividedLimit>, ConfigError> {
+    let mut pacer = Pacer::new(pacer.clone(), 0, Instant::ZERO)?;
+    pacer.divide(Instant::ZERO)?;
+    Ok(pacer.divided_limits())
+}
+
 /// The fleet of an upstream; none without one, and where a gateway keeps the limits.
 pub(crate) fn fleet(
     section: &UpstreamSection,
@@ -102,6 +113,7 @@ pub(crate) fn fleet(
         setting.duration(key).ok().filter(within).ok_or_else(|| setting.refuse(key, "a duration from 3s to 5m"))
     };
     let weight = |setting: &Setting, key: &str| setting.whole(key, 1, 16);
+    let aside = section.alone_share.as_ref().map_or(&[][..], |listed| &listed.0);
     let given = section.fleet.as_ref().filter(|setting| setting.text != NONE);
     let Some(setting) = given.filter(|_| !has_gateway) else {
         // Read all the same: a value that cannot be is refused whether it acts or not.
@@ -110,6 +122,7 @@ pub(crate) fn fleet(
         own.settle("fleet_lease", section.fleet_lease.as_ref(), LEASE, lease, |lease| show_duration(*lease))?;
         own.settle("weight", section.weight.as_ref(), 1, weight, u64::to_string)?;
         longest_call(section, pacer, &mut own)?;
+        alone_share::check(aside, &own)?;
         let unused = [
             ("fleet", given),
             ("fleet_on_loss", section.fleet_on_loss.as_ref()),
@@ -117,26 +130,27 @@ pub(crate) fn fleet(
             ("weight", section.weight.as_ref()),
             ("fleet_longest_call", section.fleet_longest_call.as_ref()),
         ];
-        for (key, setting) in unused {
-            if let Some(setting) = setting {
-                ledger.idle(key, &setting.text, setting.source().clone());
-            }
+        let unused = unused.into_iter().filter_map(|(key, setting)| Some((key, setting?)));
+        for (key, setting) in unused.chain(aside.iter().map(|setting| (alone_share::KEY, setting))) {
+            ledger.idle(key, &setting.text, setting.source().clone());
         }
         return Ok(None);
     };
     let url = setting.text.clone();
+    let key = ledger.name("fleet");
     let refuse = |expected: String| {
         // What has no scheme may be a password all the same.
         let shown = if url.contains("://") { hidden(&url).into_owned() } else { SECRET.to_owned() };
-        Setting::new(shown, setting.source().clone()).refuse(&ledger.name("fleet"), expected)
+        Setting::new(shown, setting.source().clone()).refuse(&key, expected)
     };
     if let Some(expected) = no_address(&url) {
         return Err(refuse(expected.to_owned()));
     }
-    let divides = Pacer::new(pacer.clone(), 0, Instant::ZERO).and_then(|mut pacer| pacer.divide(Instant::ZERO));
-    // The limits themselves were refused before.
-    divides.map_err(|error| refuse(format!("{}, but there is {}", error.expected, error.value)))?;
     ledger.note("fleet", url.as_str(), setting.source().clone());
+    let alone_share = alone_share::set_aside(aside, pacer, ledger)?;
+    // The limits themselves were refused before.
+    let limits = divided(pacer).map_err(|error| refuse(format!("{}, but there is {}", error.expected, error.value)))?;
+    alone_share::covers(&alone_share, aside, &limits, ledger)?;
     let on_loss = ledger.settle("fleet_on_loss", section.fleet_on_loss.as_ref(), OnLoss::Strict, read, show)?;
     let lease =
         ledger.settle("fleet_lease", section.fleet_lease.as_ref(), LEASE, lease, |lease| show_duration(*lease))?;
@@ -146,7 +160,7 @@ pub(crate) fn fleet(
         Source::File { path, .. } if looks_secret(&url) => Some(path.clone()),
         _ => None,
     };
-    Ok(Some(FleetSettings { url, on_loss, lease, weight, password_file }))
+    Ok(Some(FleetSettings { url, on_loss, lease, weight, alone_share, password_file }))
 }
 
 #[cfg(test)]
@@ -187,6 +201,28 @@ mod tests {
     }
 
     #[test]
+    fn what_is_set_aside_is_not_divided_and_this_process_may_use_its_part_of_it_without_the_store() {
+        let keys = "rpm = 60\nlimits = ['9k tpm', '8 concurrent']\nfleet = 'redis://h'\n\
+                    alone_share = ['6 of 18rpm', '500 of 1k tpm', '1 of 3 concurrent']";
+        let found = upstream(keys, None).expect("all well");
+        let divided: Vec<_> = found.pacer.limits.quotas.iter().map(|quota| quota.limit).collect();
+        assert_eq!((divided, found.pacer.places), (vec![42, 8_000], Some(5)));
+        let alone: Vec<_> =
+            found.fleet.as_ref().expect("it is set").alone_share.iter().map(AloneShare::to_string).collect();
+        assert_eq!(alone, ["6 requests per 60s", "500 tokens per 60s", "1 concurrent"]);
+        assert_eq!(shown(&found, "alone_share"), "6 of 18rpm (the fleet divides 42)");
+        let of_others = "rpm = 60\nfleet = 'redis://h'\nalone_share = '0 of 18rpm'";
+        let found = upstream(of_others, None).expect("another process has all of it");
+        assert_eq!((found.pacer.limits.quotas[0].limit, found.fleet.expect("it is set").alone_share), (42, Vec::new()));
+        let found = upstream(of_others, Some("none")).expect("all well");
+        assert_eq!(
+            (found.pacer.limits.quotas[0].limit, &*found.idle[0].key),
+            (60, "alone_share"),
+            "nothing is divided"
+        );
+    }
+
+    #[test]
     fn calls_in_flight_are_shared_where_a_limit_names_them_and_no_flag_lets_more_be() {
         let keys = "fleet = 'redis://h'\npace = 'fixed'\nlimits = ['8 concurrent']";
         let found = upstream(keys, None).expect("places can be divided");
@@ -222,6 +258,13 @@ mod tests {
             ("rpm = 60\nshape = 'bucket'\nfleet = 'redis://h'", "sliding windows"),
             ("rpm = 60\nfleet = 'redis://h'\nweight = 17", "from 1 to 16"),
             ("rpm = 60\nfleet = 'redis://h'\nfleet_lease = '1s'", "from 3s to 5m"),
+            ("rpm = 60\nalone_share = '6rpm'", "6 of 60rpm"),
+            ("rpm = 60\nfleet = 'redis://h'\nalone_share = '7 of 6rpm'", "6 of 60rpm"),
+            ("rpm = 60\nfleet = 'redis://h'\nalone_share = '1 of 6rps'", "a limit of the upstream"),
+            ("rpm = 60\nfleet = 'redis://h'\nalone_share = '1 of 6 concurrent'", "a limit of the upstream"),
+            ("rpm = 60\nfleet = 'redis://h'\nalone_share = '1 of 60rpm'", "less than the limit, 60"),
+            ("rpm = 60\nfleet = 'redis://h'\nalone_share = ['1 of 6rpm', '1 of 3rpm']", "each limit once"),
+            ("rpm = 60\ntpm = 99\nfleet = 'redis://h'\nalone_share = '1 of 6rpm'", "nothing of 99 tokens per 60s"),
             ("rpm = 60\nfleet_on_loss = 'open'", "strict or keep"),
             ("rpm = 60\nfleet_longest_call = '0s'", "from 1s to 24h"),
         ] {

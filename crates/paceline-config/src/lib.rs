@@ -21,6 +21,7 @@
 mod access;
 mod account;
 mod acting;
+mod alone_share;
 mod concurrency;
 mod dialect;
 mod effective;
@@ -56,6 +57,7 @@ use paceline_providers::secrets::hidden;
 
 pub use access::{Access, InvalidKey, KeySource, Proxy, is_hop_by_hop, is_of_connection, title_case};
 pub use account::{account_host, account_name};
+pub use alone_share::alone_shares;
 pub use effective::EffectiveValue;
 pub use environment::Environment;
 pub use error::{SettingError, Source};

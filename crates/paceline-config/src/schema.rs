@@ -144,6 +144,10 @@ section_with_limits! {
         /// The part of this process in its fleet where all want more than there is, 1 to 16. Default: 1.
         #[schemars(with = "Option<Count>")]
         weight: Setting,
+        /// What this process may use without the store of its fleet, of what is set aside of the limits for all processes:
+        /// `["6 of 60rpm"]`. What is set aside is the same in all processes. Default: nothing.
+        #[schemars(with = "Option<LimitList>")]
+        alone_share: Settings,
         /// The environment variable that holds the key. Default: the provider's usual one.
         #[schemars(with = "Option<String>")]
         api_key_env: Setting,

@@ -69,11 +69,17 @@ pub(crate) const EXPECTED_RATE: &str = "a number above 0 and at most 1_000_000G,
 pub(crate) const EXPECTED_LIMIT: &str = "a number above 0 and its unit, such as 500rpm, 10 rps, 200k tpm, 90 per 10s, 1M tokens per 1h or 50 concurrent, over \
      at most 366 days";
 
+impl LimitError {
+    pub(crate) fn of(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
 impl FromStr for Limit {
     type Err = LimitError;
 
     fn from_str(text: &str) -> Result<Self, LimitError> {
-        parse_limit(text).ok_or_else(|| LimitError(text.to_owned()))
+        parse_limit(text).ok_or_else(|| LimitError::of(text))
     }
 }
 

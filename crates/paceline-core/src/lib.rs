@@ -58,8 +58,9 @@ pub use config::{
     tier_and_part,
 };
 pub use cost::{Cost, Dimension};
-pub use divided::DividedLimit;
+pub use divided::{AloneShare, DividedLimit};
 pub use error::{ConfigError, TooLarge};
+pub use fleet::{FleetShare, FleetSnapshot};
 pub use handed::Handed;
 pub use outcome::{Class, Hint, LimitReport, LimitScope, Outcome, RefillMode, UnknownOutcome};
 pub use pacer::{Lease, Pacer};
@@ -69,8 +70,7 @@ pub use responsive::{Responsive, ResponsiveConfig, ResponsiveCounters, exponenti
 pub use rng::Rng;
 pub use silence::{AwaitedCall, Silence, Silent};
 pub use snapshot::{
-    Explanation, Fault, FleetShare, FleetSnapshot, QuotaSnapshot, ScopeAnswers, ScopeSnapshot, ScopeState, Snapshot,
-    Totals, Trouble,
+    Explanation, Fault, QuotaSnapshot, ScopeAnswers, ScopeSnapshot, ScopeState, Snapshot, Totals, Trouble,
 };
 pub use state::{Announcement, LearntState, LevelState, NewerState, PacerState, PauseState, TakenState, WindowState};
 pub use time::{Instant, Timestamp};

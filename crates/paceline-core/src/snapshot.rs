@@ -11,8 +11,7 @@ use crate::adaptive::RateEstimate;
 use crate::admit::{PauseCause, WaitCause};
 use crate::concurrency::ConcurrencySnapshot;
 use crate::cost::Dimension;
-use crate::divided::DividedLimit;
-use crate::fleet::{MemberId, MemberState};
+use crate::fleet::FleetSnapshot;
 use crate::outcome::Class;
 use crate::responsive::ResponsiveCounters;
 use crate::silence::Silent;
@@ -116,7 +115,8 @@ impl ScopeSnapshot {
             return whole(silent.to_string());
         }
         let fault = self.fault.as_ref().map(|fault| &*fault.words);
-        let also = fault.map(|words| format!("; {words}")).unwrap_or_default();
+        let beside = fault.or_else(|| self.fleet.as_deref()?.goes_on_alone());
+        let also = beside.map(|words| format!("; {words}")).unwrap_or_default();
         match (closed, &self.waits_for) {
             (Some((until, cause)), _) => Some(Explanation {
                 before: "nothing leaves for ".into(),
@@ -129,7 +129,7 @@ impl ScopeSnapshot {
                 after: format!(" for {cause}{also}"),
             }),
             (None, Some((cause, None))) => whole(format!("the next call waits for {cause}{also}")),
-            (None, None) => fault.and_then(|words| whole(words.into())),
+            (None, None) => beside.and_then(|words| whole(words.into())),
         }
     }
 
@@ -335,69 +335,6 @@ pub struct QuotaSnapshot {
     /// The units that a configured window still counts, oldest first, as in [`WindowState::taken`](crate::WindowState::taken);
     /// empty for a limit that was announced.
     pub taken: Vec<TakenState>,
-}
-
-/// The place of a pacer in a fleet, as it is known to it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct FleetSnapshot {
-    /// Who it is there.
-    pub member: MemberId,
-    /// Its part among those that want more than there is.
-    pub weight: u64,
-    /// Where it stands.
-    pub state: MemberState,
-    /// Pacers that the ledger knew last, this one included.
-    pub members: u64,
-    /// Until when it may go on without the ledger; none without a lease.
-    pub lease_ends: Option<Instant>,
-    /// The ledger divides other limits, which other processes have.
-    pub other_limits: bool,
-    /// Why the ledger does not answer, since it did the last time.
-    pub problem: Option<Arc<str>>,
-    /// Its part of each limit.
-    pub shares: Vec<FleetShare>,
-}
-
-impl FleetSnapshot {
-    /// Why nothing leaves, for people, and for how long at most, where that is known: the store of the fleet is away, or has lost
-    /// what it knew, and has given this process no share of a limit, or none that lasts.
-    pub fn without_share(&self) -> Option<Explanation> {
-        use MemberState::{Alone, Joining, Leaving, Live, Out};
-        const OTHER_LIMITS: &str = "nothing leaves: the fleet divides other limits, until its other processes have the same or have \
-                                    ended (the log says which)";
-        const LOST: &str = ": the store of the fleet does not know what was sent before it began, before processes were killed, or \
-                            before a limit was added, and by then that counts no longer";
-        let mut empty = self.shares.iter().filter(|share| share.units == 0);
-        let whole = |before: String| Explanation { before, until: None, after: String::new() };
-        let no_answer = || match &self.problem {
-            Some(problem) => whole(format!("nothing leaves: {problem}")),
-            None => whole("nothing leaves before the store of the fleet gives this process a share".into()),
-        };
-        match self.state {
-            Out | Joining | Alone if self.other_limits => empty.next().map(|_| whole(OTHER_LIMITS.into())),
-            Out | Joining | Alone => empty.next().map(|_| no_answer()),
-            Live => {
-                let until = Some(empty.filter_map(|share| share.back_by).max()?);
-                Some(Explanation { before: "nothing leaves for up to ".into(), until, after: LOST.into() })
-            }
-            Leaving => None,
-        }
-    }
-}
-
-/// The part of a pacer in one divided limit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct FleetShare {
-    /// The limit of all pacers together.
-    pub limit: DividedLimit,
-    /// The units of any window that this one may use.
-    pub units: u64,
-    /// The units that none may use yet, because one that fell silent may have used them.
-    pub quarantine: u64,
-    /// By when they come back, where they are the whole limit.
-    pub back_by: Option<Instant>,
 }
 
 /// Sums since the beginning. Where no connection failed they agree with what the server counted.

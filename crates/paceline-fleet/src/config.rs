@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use paceline_core::ConfigError;
 use paceline_core::fleet::{LEASE, OnLoss};
+use paceline_core::{AloneShare, ConfigError};
 
 /// How a limiter joins a fleet.
 #[derive(Clone)]
@@ -23,6 +23,10 @@ pub struct FleetConfig {
     /// How long this process may go on without a word of the store, the same in all of them: 3 s to 5 minutes. Default 30 s. What
     /// a process held that was killed comes back after a lease and a window.
     pub lease: Duration,
+    /// What this process may use while it has no lease, in place of nothing; empty, or one for each limit of the account. It is
+    /// set aside beforehand: the limits of the limiter are what the fleet divides, and they and the alone shares of all processes
+    /// together are at most what the account has. Default empty.
+    pub alone_share: Vec<AloneShare>,
     /// A store that refuses, or that divides other limits, is asked again until it takes this process, as one is that is away:
     /// nothing leaves before ([`Fleet::problem`](crate::Fleet::problem) says why). Default false: it ends the join with an error.
     pub asks_again: bool,
@@ -32,7 +36,8 @@ impl FleetConfig {
     /// The fleet of that account on that store, with defaults.
     pub fn new(url: impl Into<String>, account: impl Into<String>) -> Self {
         let (weight, on_loss, lease) = (1, OnLoss::default(), LEASE);
-        Self { url: url.into(), account: account.into(), weight, on_loss, lease, asks_again: false }
+        let (url, account, alone_share) = (url.into(), account.into(), Vec::new());
+        Self { url, account, weight, on_loss, lease, alone_share, asks_again: false }
     }
 
     /// Whether all settings but the address are within their bounds.

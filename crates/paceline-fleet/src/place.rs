@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use paceline::{FleetSnapshot, Limiter};
+use paceline::{AloneShare, FleetSnapshot, Limiter};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::FleetConfig;
@@ -33,11 +33,13 @@ impl Fleet {
     pub async fn join(limiter: &Limiter, config: FleetConfig) -> Result<Self, FleetError> {
         config.check()?;
         limiter.divide()?;
-        let name = LedgerName::new(&config.account, &limiter.divided_limits(), config.lease);
+        let limits = limiter.divided_limits();
+        let alone = AloneShare::of_each(&limits, &config.alone_share)?;
+        let name = LedgerName::new(&config.account, &limits, config.lease);
         let store = Store::open(&config.url, name)?;
         let (joined, refused) = oneshot::channel();
         let (leave, left) = mpsc::unbounded_channel();
-        let (task, asked) = Task::new(limiter.clone(), &config, store, joined);
+        let (task, asked) = Task::new(limiter.clone(), (&config, alone), store, joined);
         let problem = task.problem();
         tokio::spawn(task.run(asked, left));
         match refused.await {

@@ -6,9 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use paceline::Limiter;
-use paceline_core::fleet::{
-    Member, MemberChange, MemberConfig, MemberId, MemberInput, MemberRequest, MemberState, OnLoss,
-};
+use paceline_core::fleet::{Member, MemberChange, MemberConfig, MemberId, MemberInput, MemberRequest, MemberState};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 
@@ -32,7 +30,6 @@ pub(crate) struct Task {
     member: Member,
     id: MemberId,
     store: Store,
-    on_loss: OnLoss,
     asks_again: bool,
     connection: Connection,
     /// How many connections there were: an answer on an earlier one is none.
@@ -71,10 +68,10 @@ enum Happened {
 }
 
 impl Task {
-    /// `joined` is told once how the first request went.
+    /// `joined` is told once how the first request went. `alone_share`: as the member takes it.
     pub(crate) fn new(
         limiter: Limiter,
-        config: &FleetConfig,
+        (config, alone_share): (&FleetConfig, Vec<u64>),
         store: Store,
         joined: oneshot::Sender<Result<(), FleetError>>,
     ) -> (Self, UnboundedReceiver<Asked>) {
@@ -84,7 +81,7 @@ impl Task {
             weight: config.weight,
             limits: store.limits().to_vec(),
             on_loss: config.on_loss,
-            alone_share: Vec::new(),
+            alone_share,
         };
         let member = Member::new(settings, random(), limiter.now());
         let (answers, asked) = mpsc::unbounded_channel();
@@ -95,7 +92,6 @@ impl Task {
             connection: Connection::tries(&store, Duration::ZERO),
             connections: 0,
             reconnect: Reconnect::new(),
-            on_loss: config.on_loss,
             asks_again: config.asks_again,
             store,
             answers,
@@ -241,7 +237,7 @@ impl Task {
         if !self.told.contains(&problem) && self.told.len() < REASONS {
             self.told.push(problem.clone());
             match self.member.state() {
-                MemberState::Out if !self.store.limits().is_empty() => {
+                MemberState::Out if self.stops_without_store() => {
                     tracing::error!("{error}; asking again, and nothing leaves before it answers");
                 }
                 _ => tracing::warn!("{error}; asking again"),
@@ -257,16 +253,24 @@ impl Task {
         }
     }
 
+    /// Whether nothing leaves without a lease.
+    fn stops_without_store(&self) -> bool {
+        self.limiter.fleet().is_some_and(|fleet| fleet.without_share().is_some())
+    }
+
     fn tell_alone(&self) {
         let server = self.store.server();
         let problem = self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let why = problem.map(|problem| format!(" (the last time: {problem})")).unwrap_or_default();
-        if self.on_loss == OnLoss::Strict && !self.store.limits().is_empty() {
+        if self.stops_without_store() {
             tracing::error!(
                 "the store of the fleet on {server} has not answered for a lease: nothing leaves before it answers{why}"
             );
         } else {
-            tracing::warn!("the store of the fleet on {server} has not answered for a lease{why}");
+            tracing::warn!(
+                "the store of the fleet on {server} has not answered for a lease: this process goes on with what it may use \
+                 without it{why}"
+            );
         }
     }
 

@@ -307,8 +307,8 @@ impl Gauges {
             limit: gauge(
                 "paceline_limit",
                 "Units that a limit allows in its window (dimension concurrency: at once); the scope of a limit on the whole \
-                 account is empty; a learnt one is the present estimate, a share what this process of a fleet may use, quarantine \
-                 what none of them may yet",
+                 account is empty; a learnt one is the present estimate, a share what this process of a fleet may use, alone what \
+                 it may without the store, quarantine what none of them may yet",
                 &of_limit,
             )?,
             remaining: gauge("paceline_limit_remaining", "Units that are left of a limit now", &of_limit)?,
@@ -421,11 +421,11 @@ impl Gauges {
             self.limit.with_label_values(&labels).set(*limit as f64);
             self.remaining.with_label_values(&labels).set(*remaining as f64);
         }
-        for FleetShare { limit, units, quarantine, .. } in scope.fleet.iter().flat_map(|fleet| &fleet.shares) {
+        for FleetShare { limit, units, alone, quarantine, .. } in scope.fleet.iter().flat_map(|fleet| &fleet.shares) {
             let label = limit.tier.as_deref().map_or("", |tier| tier);
             let window = if limit.in_flight { None } else { Some(limit.quota.window) };
             let window = seconds(window);
-            for (origin, units) in [("share", units), ("quarantine", quarantine)] {
+            for (origin, units) in [("share", units), ("alone", alone), ("quarantine", quarantine)] {
                 let labels = [upstream, label, limit.dimension(), origin, &window];
                 self.limit.with_label_values(&labels).set(*units as f64);
             }

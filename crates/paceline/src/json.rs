@@ -66,13 +66,14 @@ pub fn scope_json(scope: &ScopeSnapshot, wall: ToWall<'_>) -> Value {
 }
 
 fn fleet(fleet: &FleetSnapshot, time: &dyn Fn(Instant) -> String) -> Value {
-    let share = |FleetShare { limit, units, quarantine, .. }: &FleetShare| {
+    let share = |FleetShare { limit, units, alone, quarantine, .. }: &FleetShare| {
         json!({
             "dimension": limit.dimension(),
             "window_ms": (!limit.in_flight).then_some(limit.quota.window.as_secs_f64() * 1e3),
             "tier": limit.tier.as_deref(),
             "limit": limit.quota.limit,
             "share": units,
+            "alone_share": alone,
             "quarantine": quarantine,
         })
     };

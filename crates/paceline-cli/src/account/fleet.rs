@@ -43,9 +43,10 @@ impl FleetPlace {
     }
 
     async fn enter(&mut self, limiter: &Limiter, stays: bool) -> Result<(), paceline_fleet::FleetError> {
-        let FleetSettings { url, on_loss, lease, weight, .. } = &self.settings;
+        let FleetSettings { url, on_loss, lease, weight, alone_share, .. } = &self.settings;
         let mut config = FleetConfig::new(url.as_str(), self.account.as_str());
         (config.on_loss, config.lease, config.weight) = (*on_loss, *lease, *weight);
+        config.alone_share.clone_from(alone_share);
         config.asks_again = stays;
         self.joined = Some(Fleet::join(limiter, config).await?);
         Ok(())

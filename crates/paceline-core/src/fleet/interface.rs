@@ -66,14 +66,24 @@ pub struct MemberView {
     pub members: u64,
     /// Until when it may go on without the ledger; none without a lease.
     pub lease_ends: Option<Instant>,
-    /// Of each limit, in order, what no member may use.
-    pub quarantine: Vec<u64>,
-    /// Of each limit, in order: by when that counts no longer, where it is all of the limit.
-    pub back_by: Vec<Option<Instant>>,
+    /// Each limit, in order.
+    pub limits: Vec<LimitView>,
     /// The ledger divides other limits, as others told it.
     pub other_limits: bool,
     /// Why the ledger does not answer, since it did the last time.
     pub problem: Option<Arc<str>>,
+}
+
+/// What a member knows of one limit, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LimitView {
+    /// What it may use without a lease.
+    pub alone: u64,
+    /// What no member may use.
+    pub quarantine: u64,
+    /// By when that counts no longer, where it is all of the limit.
+    pub back_by: Option<Instant>,
 }
 
 impl MemberState {

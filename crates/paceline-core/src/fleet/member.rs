@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::interface::{MemberChange, MemberConfig, MemberState, MemberView, OnLoss};
+use super::interface::{LimitView, MemberChange, MemberConfig, MemberState, MemberView, OnLoss};
 use super::message::{
     BoardReply, BoardStep, ByeRequest, MemberId, MemberRequest, Note, Quiet, Stake, SyncReply, SyncRequest,
 };
@@ -108,7 +108,7 @@ impl Share {
         self.used.saturating_add(self.waiting).min(limit.units)
     }
 
-    /// What it is meant to hold and has a use for, soon at least.
+    /// What it is meant to hold and has a use for soon.
     fn keeps(&self, limit: &FleetLimit) -> u64 {
         self.target.min(Stake::ceiling(self.want(limit), self.contended, limit.units))
     }
@@ -136,7 +136,8 @@ impl Share {
 
 impl Member {
     /// A member that knows of no ledger yet. The seed spreads its requests among those of the others.
-    pub fn new(config: MemberConfig, seed: u64, now: Instant) -> Self {
+    pub fn new(mut config: MemberConfig, seed: u64, now: Instant) -> Self {
+        config.alone_share.resize(config.limits.len(), 0);
         let shares = config.limits.iter().map(|_| Share { lump: 1, ..Share::default() }).collect();
         let mut member = Self {
             config,
@@ -185,20 +186,20 @@ impl Member {
 
     /// What it knows of the fleet.
     pub fn view(&self) -> MemberView {
-        let lease_ends = (self.state == MemberState::Live).then_some(self.lease_ends);
-        let quarantine = self.shares.iter().map(|share| share.quarantine).collect();
-        let MemberConfig { id, weight, .. } = self.config;
-        let limits = self.shares.iter().zip(&self.config.limits);
-        // What the ledger has lost it sets aside once each member may have claimed, and then for as long as it may count.
-        let back_by = limits.map(|(share, limit)| Some(share.lost_since? + self.lease + AHEAD + limit.quarantine()));
+        let limits = self.shares.iter().zip(&self.config.limits).zip(&self.config.alone_share);
+        let limits = limits.map(|((share, limit), &alone)| LimitView {
+            alone,
+            quarantine: share.quarantine,
+            // What the ledger has lost it sets aside once each member may have claimed, and then for as long as it may count.
+            back_by: share.lost_since.map(|since| since + self.lease + AHEAD + limit.quarantine()),
+        });
         MemberView {
-            id,
-            weight,
+            id: self.config.id,
+            weight: self.config.weight,
             state: self.state,
             members: self.members,
-            lease_ends,
-            quarantine,
-            back_by: back_by.collect(),
+            lease_ends: (self.state == MemberState::Live).then_some(self.lease_ends),
+            limits: limits.collect(),
             other_limits: self.other_limits,
             problem: self.problem.clone(),
         }
@@ -480,8 +481,7 @@ impl Member {
     /// Says what the calls may use, where that has changed.
     fn allow(&mut self) {
         let (state, kept) = (self.state, self.config.on_loss == OnLoss::Keep);
-        for (limit, share) in self.shares.iter_mut().enumerate() {
-            let alone = self.config.alone_share.get(limit).copied().unwrap_or(0);
+        for (limit, (share, &alone)) in self.shares.iter_mut().zip(&self.config.alone_share).enumerate() {
             let mine = share.has.min(share.target);
             let allowed = match state {
                 MemberState::Live if kept => (mine, Instant::MAX),

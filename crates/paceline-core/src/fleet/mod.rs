@@ -73,19 +73,21 @@ mod level;
 mod member;
 mod message;
 mod pot;
+mod snapshot;
 mod talk;
 #[cfg(test)]
 mod tests;
 
 use core::time::Duration;
 
-pub use interface::{MemberChange, MemberConfig, MemberInput, MemberState, MemberView, OnLoss};
+pub use interface::{LimitView, MemberChange, MemberConfig, MemberInput, MemberState, MemberView, OnLoss};
 pub use ledger::Ledger;
 pub use member::Member;
 pub use message::{
     Announced, BoardReply, BoardRequest, BoardStep, ByeRequest, Draw, Grant, MemberId, MemberRequest, Note, Quiet,
     Stake, SyncReply, SyncRequest,
 };
+pub use snapshot::{FleetShare, FleetSnapshot};
 
 /// Clocks of a ledger and its members that are further apart than this were set. A ledger keeps leases for so much longer than
 /// it says, for what is not noticed.

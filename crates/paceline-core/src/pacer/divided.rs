@@ -19,11 +19,12 @@ use crate::config::{Limits, Pace, PacerConfig, Quota, QuotaShape};
 use crate::cost::{Cost, Dimension};
 use crate::divided::DividedLimit;
 use crate::error::ConfigError;
-use crate::fleet::{LONGEST_CALL, Member, MemberChange, MemberInput, MemberState, MemberView};
+use crate::fleet::{
+    FleetShare, FleetSnapshot, LONGEST_CALL, Member, MemberChange, MemberInput, MemberState, MemberView,
+};
 use crate::quota::Quotas;
 use crate::request::{Request, Ticket};
 use crate::scope::Scope;
-use crate::snapshot::{FleetShare, FleetSnapshot};
 use crate::state::TakenState;
 use crate::time::Instant;
 
@@ -72,11 +73,14 @@ impl Divided {
         if let Some(begins) = self.begins {
             return Admit::at(begins, now, || WaitCause::Rate { gap: FIRST_LEASE });
         }
-        let is_over = |(_, units, until): &&(DividedLimit, u64, Instant)| {
-            *until <= now || (*units == 0 && self.alone_since.is_some())
+        let parts = self.parts.iter().flatten();
+        let ended = parts.clone().find(|(.., until)| *until <= now).map(|(limit, _, until)| (limit, *until));
+        let lacking =
+            || Some((DividedLimit::lacking(parts.map(|(limit, units, _)| (limit, *units)))?, self.alone_since?));
+        let Some((limit, since)) = ended.or_else(|| self.alone_since.and_then(|_| lacking())) else {
+            return Admit::Now;
         };
-        let Some((limit, _, until)) = self.parts.iter().flatten().find(is_over) else { return Admit::Now };
-        let lasted = now - self.alone_since.unwrap_or(*until);
+        let lasted = now - self.alone_since.unwrap_or(since);
         Admit::At { at: now + lasted.max(SHORT), cause: limit.cause() }
     }
 
@@ -95,14 +99,14 @@ impl Divided {
     }
 
     pub(super) fn snapshot(&self, now: Instant) -> Option<FleetSnapshot> {
-        let MemberView { id: member, weight, state, members, lease_ends, quarantine, back_by, other_limits, problem } =
+        let MemberView { id: member, weight, state, members, lease_ends, limits, other_limits, problem } =
             self.fleet.clone()?;
-        let parts = self.parts.iter().flatten().zip(quarantine.into_iter().zip(back_by));
-        let shares = parts.map(|((limit, units, until), (quarantine, back_by))| FleetShare {
+        let shares = self.parts.iter().flatten().zip(limits).map(|((limit, units, until), view)| FleetShare {
             limit: limit.clone(),
             units: if *until > now { *units } else { 0 },
-            quarantine,
-            back_by,
+            alone: view.alone,
+            quarantine: view.quarantine,
+            back_by: view.back_by,
         });
         let shares = shares.collect();
         Some(FleetSnapshot { member, weight, state, members, lease_ends, other_limits, problem, shares })
@@ -111,9 +115,9 @@ impl Divided {
     /// An answer to a request that waits for a share, with the time by which there is one at the latest, where that is known.
     pub(super) fn dated(&self, now: Instant, answer: Admit) -> Admit {
         let Admit::OnRelease { cause: cause @ WaitCause::Share { .. } } = answer else { return answer };
-        let back_by = self.fleet.iter().filter(|_| self.has_lease()).flat_map(|fleet| &fleet.back_by);
-        let mut empty = self.parts.iter().flatten().zip(back_by).filter(|((_, units, _), _)| *units == 0);
-        let known = empty.find_map(|((limit, ..), at)| at.filter(|at| *at > now && limit.cause() == cause));
+        let views = self.fleet.iter().filter(|_| self.has_lease()).flat_map(|fleet| &fleet.limits);
+        let mut empty = self.parts.iter().flatten().zip(views).filter(|((_, units, _), _)| *units == 0);
+        let known = empty.find_map(|((limit, ..), view)| view.back_by.filter(|at| *at > now && limit.cause() == cause));
         match known {
             Some(at) => Admit::At { at, cause },
             None => Admit::OnRelease { cause },

@@ -10,9 +10,10 @@ use super::Pacer;
 use crate::admit::{Admit, WaitCause};
 use crate::background::Ask;
 use crate::cost::Cost;
+use crate::fleet::FleetSnapshot;
 use crate::request::ScopeId;
 use crate::scope;
-use crate::snapshot::{FleetSnapshot, ScopeAnswers, ScopeSnapshot, ScopeState, Snapshot};
+use crate::snapshot::{ScopeAnswers, ScopeSnapshot, ScopeState, Snapshot};
 use crate::time::Instant;
 
 impl Pacer {

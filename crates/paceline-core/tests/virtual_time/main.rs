@@ -1,5 +1,6 @@
 //! The pacer in virtual time: jobs that take hours in a blink, the same each time.
 
+mod alone;
 mod answers;
 mod background;
 mod causes;

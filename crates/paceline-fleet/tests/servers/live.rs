@@ -15,27 +15,27 @@ use crate::proxy::{Proxy, Weather};
 use crate::redis_server::RedisServer;
 use crate::sentinel_set::SentinelSet;
 
-const LEASE: Duration = Duration::from_secs(3);
+pub(crate) const LEASE: Duration = Duration::from_secs(3);
 
-const WINDOW: Duration = Duration::from_secs(2);
+pub(crate) const WINDOW: Duration = Duration::from_secs(2);
 
 /// Between a grant and its call the scheduler of a busy machine may take so long: windows are that much shorter here.
 const UNDER_WAY: Duration = Duration::from_millis(100);
 
-const LIMIT: u64 = 200;
+pub(crate) const LIMIT: u64 = 200;
 
 /// The server's side: how many calls any window held at most.
 #[derive(Clone, Default)]
-struct Api {
+pub(crate) struct Api {
     clock: Arc<Clock>,
     seen: Arc<Mutex<Seen>>,
 }
 
 #[derive(Default)]
-struct Seen {
-    window: VecDeque<Instant>,
-    worst: usize,
-    calls: u64,
+pub(crate) struct Seen {
+    pub(crate) window: VecDeque<Instant>,
+    pub(crate) worst: usize,
+    pub(crate) calls: u64,
 }
 
 impl Api {
@@ -50,7 +50,7 @@ impl Api {
         (seen.worst, seen.calls) = (seen.worst.max(seen.window.len()), seen.calls + 1);
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    pub(crate) fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().expect("no call panics")
     }
 }
@@ -61,23 +61,27 @@ fn limiter() -> Limiter {
     Limiter::new(PacerConfig { limits, pace: Pace::Fixed, ..PacerConfig::default() }).expect("a limit")
 }
 
-fn config(url: &str, account: &str) -> FleetConfig {
+pub(crate) fn config(url: &str, account: &str) -> FleetConfig {
     let mut config = FleetConfig::new(url, account);
     config.lease = LEASE;
     config
 }
 
 /// A process: a limiter in the fleet whose callers always want more.
-struct Process {
+pub(crate) struct Process {
     fleet: Fleet,
-    limiter: Limiter,
+    pub(crate) limiter: Limiter,
     callers: Vec<tokio::task::JoinHandle<()>>,
 }
 
 impl Process {
     async fn start(url: &str, api: &Api) -> Self {
+        Self::join(config(url, "live"), api).await
+    }
+
+    pub(crate) async fn join(config: FleetConfig, api: &Api) -> Self {
         let limiter = limiter();
-        let fleet = Fleet::join(&limiter, config(url, "live")).await.expect("it joins");
+        let fleet = Fleet::join(&limiter, config).await.expect("it joins");
         let callers = (0..4).map(|_| {
             let (limiter, api) = (limiter.clone(), api.clone());
             tokio::spawn(async move {
@@ -92,13 +96,17 @@ impl Process {
         Self { callers: callers.collect(), limiter, fleet }
     }
 
+    pub(crate) fn state(&self) -> MemberState {
+        self.fleet.view().expect("it is in one").state
+    }
+
     /// As a crash would.
-    fn kill(self) {
+    pub(crate) fn kill(self) {
         self.callers.iter().for_each(tokio::task::JoinHandle::abort);
     }
 }
 
-async fn until(within: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) async fn until(within: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     let comes = async {
         while !holds() {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -107,7 +115,7 @@ async fn until(within: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     tokio::time::timeout(within, comes).await.unwrap_or_else(|_| panic!("not within {within:?}: {what}"));
 }
 
-async fn used(api: &Api, within: Duration) {
+pub(crate) async fn used(api: &Api, within: Duration) {
     let before = api.seen().calls;
     until(within, "the limit is used", || api.seen().calls >= before + 2 * LIMIT).await;
 }

@@ -1,5 +1,6 @@
 //! The ledgers on real servers, which the tests start and end: redis-server and PostgreSQL have to be installed.
 
+mod alone;
 mod conformance;
 mod figures;
 mod free_ports;

@@ -1,10 +1,11 @@
 //! No window of the fleet ever holds more than its limit, whatever happens to messages, members, clocks and the store.
 
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use proptest::test_runner::{Config, TestRunner};
 
-use super::world::{Weather, World, limits};
+use super::world::{FAIR, Weather, World, limits};
 use crate::fleet::Ledger;
 use crate::rng::Rng;
 
@@ -57,6 +58,7 @@ impl Story {
         };
         let mut world = World::new(seed, limit, window, lease, weather);
         world.ledger.trusts_last_report = wrong;
+        world.alone = if wrong || seed.is_multiple_of(3) { 0 } else { 1 + limit / 8 };
         let members = 2 + rng.next_u64() % 5;
         let kept = world.ledger.clone();
         let mut story = Self { world, rng, kept, all_known };
@@ -132,7 +134,7 @@ impl Story {
                 self.world.tick(STEP);
             }
         }
-        self.world.worst.saturating_sub(self.world.limit)
+        self.world.worst.saturating_sub(self.world.limit + 2 * self.world.alone)
     }
 }
 
@@ -161,6 +163,35 @@ fn no_window_holds_more_than_its_limit() {
         Ok(())
     });
     checked.expect("the seed above replays it");
+}
+
+/// Two members have something set aside, and one is cut off for several leases: it uses that, and the others all that is
+/// divided.
+#[test]
+fn a_member_that_is_cut_off_goes_on_at_what_was_set_aside_for_it() {
+    let (window, lease) = (ms(2_000), ms(3_000));
+    let mut world = World::new(5, 20, window, lease, FAIR);
+    world.alone = 4;
+    (0..3).for_each(|_| world.join(20.0, 1));
+    let run = |world: &mut World, time: Duration| {
+        let before: Vec<u64> = world.nodes.iter().map(|node| node.granted).collect();
+        let end = world.now + time;
+        while world.now < end {
+            world.tick(STEP);
+        }
+        let granted = world.nodes.iter().zip(before).map(|(node, before)| node.granted - before);
+        granted.collect::<Vec<_>>()
+    };
+    run(&mut world, 2 * lease);
+    assert_eq!(world.worst, 20, "nobody uses what was set aside while the ledger is there");
+    world.nodes[0].cut_until = world.now + 10 * lease;
+    run(&mut world, 2 * lease + 2 * window);
+    let granted = run(&mut world, 4 * window);
+    assert!(granted[0] == 4 * 4 && granted[1] + granted[2] >= 4 * 19, "{granted:?}");
+    assert!(world.worst > 20 && world.worst <= 24, "{}", world.worst);
+    run(&mut world, 10 * lease);
+    let granted = run(&mut world, 4 * window);
+    assert!(granted[0] > 4 * 5 && world.worst <= 24, "it has its share again: {granted:?}, {}", world.worst);
 }
 
 /// A dead member's share, freed once what it reported last has left the window: units that had expired by then were used

@@ -32,7 +32,10 @@ pub(super) const FAIR: Weather = Weather { loss: 0.0, doubled: 0.0, delay: Durat
 pub(super) struct World {
     pub(super) now: Instant,
     pub(super) rng: Rng,
+    /// What the ledger divides.
     pub(super) limit: u64,
+    /// What each of the first two members may use without it, on top of that.
+    pub(super) alone: u64,
     pub(super) window: Duration,
     pub(super) lease: Duration,
     pub(super) ledger: Ledger,
@@ -86,6 +89,7 @@ impl World {
             now: at(Duration::from_secs(1_000)),
             rng: Rng::new(seed),
             limit,
+            alone: 0,
             window,
             lease,
             ledger,
@@ -114,7 +118,7 @@ impl World {
             weight: 1,
             limits: limits(self.limit, self.window),
             on_loss: OnLoss::Strict,
-            alone_share: Vec::new(),
+            alone_share: vec![if self.nodes.len() < 2 { self.alone } else { 0 }],
         };
         let quota = Quota::sliding(Dimension::Tokens, self.limit, self.window);
         let mut window = Quotas::new(&Limits { quotas: vec![quota], burst: None }).expect("a limit");

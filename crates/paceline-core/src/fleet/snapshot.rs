@@ -1,0 +1,85 @@
+//! What a pacer knows of its place in a fleet, for people.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use super::interface::MemberState;
+use super::message::MemberId;
+use crate::divided::DividedLimit;
+use crate::snapshot::Explanation;
+use crate::time::Instant;
+
+/// The place of a pacer in a fleet, as it is known to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FleetSnapshot {
+    /// Who it is there.
+    pub member: MemberId,
+    /// Its part among those that want more than there is.
+    pub weight: u64,
+    /// Where it stands.
+    pub state: MemberState,
+    /// Pacers that the ledger knew last, this one included.
+    pub members: u64,
+    /// Until when it may go on without the ledger; none without a lease.
+    pub lease_ends: Option<Instant>,
+    /// The ledger divides other limits, which other processes have.
+    pub other_limits: bool,
+    /// Why the ledger does not answer, since it did the last time.
+    pub problem: Option<Arc<str>>,
+    /// Its part of each limit.
+    pub shares: Vec<FleetShare>,
+}
+
+impl FleetSnapshot {
+    /// That it goes on without a lease at what was set aside for it, for people.
+    pub(crate) fn goes_on_alone(&self) -> Option<&'static str> {
+        let is_without = !matches!(self.state, MemberState::Live | MemberState::Leaving);
+        (is_without && self.shares.iter().any(|share| share.alone > 0 && share.units == share.alone))
+            .then_some("the store of the fleet does not answer, and this process goes on at what was set aside for it")
+    }
+
+    /// Why nothing leaves, for people, and for how long at most, where that is known: the store of the fleet is away, or has lost
+    /// what it knew, and has given this process no share of a limit, or none that lasts.
+    pub fn without_share(&self) -> Option<Explanation> {
+        use MemberState::{Alone, Joining, Leaving, Live, Out};
+        const OTHER_LIMITS: &str = "nothing leaves: the fleet divides other limits, until its other processes have the same or have \
+                                    ended (the log says which)";
+        const LOST: &str = ": the store of the fleet does not know what was sent before it began, before processes were killed, or \
+                            before a limit was added, and by then that counts no longer";
+        let empty = self.shares.iter().filter(|share| share.units == 0);
+        let lacking = || DividedLimit::lacking(self.shares.iter().map(|share| (&share.limit, share.units)));
+        let whole = |before: String| Explanation { before, until: None, after: String::new() };
+        let no_answer = || match &self.problem {
+            Some(problem) => whole(format!("nothing leaves: {problem}")),
+            None => whole("nothing leaves before the store of the fleet gives this process a share".into()),
+        };
+        match self.state {
+            Out | Joining | Alone if self.other_limits => lacking().map(|_| whole(OTHER_LIMITS.into())),
+            Out | Joining | Alone => lacking().map(|_| no_answer()),
+            Live => {
+                let until = Some(empty.filter_map(|share| share.back_by).max()?);
+                Some(Explanation { before: "nothing leaves for up to ".into(), until, after: LOST.into() })
+            }
+            Leaving => None,
+        }
+    }
+}
+
+/// The part of a pacer in one divided limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FleetShare {
+    /// The limit of all pacers together.
+    pub limit: DividedLimit,
+    /// The units of any window that this one may use.
+    pub units: u64,
+    /// The units that it may use while it has no lease.
+    pub alone: u64,
+    /// The units that none may use yet, because one that fell silent may have used them.
+    pub quarantine: u64,
+    /// By when they come back, where they are the whole limit.
+    pub back_by: Option<Instant>,
+}
