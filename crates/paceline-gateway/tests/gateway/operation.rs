@@ -352,7 +352,7 @@ async fn an_upstream_that_refuses_every_call_for_minutes_is_told_of_and_a_limit_
         serve_to(&served, ["ana", "bob", "cy"].map(|name| client(name, &[])).into());
         three_call(&served, 100).await;
         assert_eq!(page(&served, "/readyz").await, (200, "ready\n".to_owned()), "a limit may be like that");
-        three_call(&served, 260).await;
+        three_call(&served, 230).await;
         let (metrics, ready) = (metrics_of_ana(&served).await, page(&served, "/readyz").await);
         if !is_told {
             assert_eq!((ready, failing(&metrics, "")), ((200, "ready\n".to_owned()), Some(0.0)));
