@@ -169,15 +169,32 @@ impl FailFast {
         self
     }
 
-    /// An item of that scope succeeded, or failed otherwise than by a final refusal; `left`: when the call left that succeeded.
-    pub(crate) fn ended_otherwise(&mut self, scope: &Arc<str>, left: Option<Timestamp>) -> Vec<Failed> {
+    /// An item of that scope succeeded, or failed otherwise than by a final refusal; `left`: when the call left that succeeded,
+    /// `more_wait`: others of its scope wait.
+    pub(crate) fn ended_otherwise(
+        &mut self,
+        scope: &Arc<str>,
+        left: Option<Timestamp>,
+        more_wait: impl FnOnce() -> bool,
+    ) -> Vec<Failed> {
         self.stopped_before.remove(scope);
         let rows = &self.rows;
+        let mut overtaken = false;
         for failed in self.held_back.iter_mut().filter(|failed| failed.scope == *scope) {
             failed.overtaken = is_held(rows, failed) && left.is_some_and(|left| left <= failed.known);
+            overtaken |= failed.overtaken;
         }
         self.rows.ended_otherwise(scope, None);
+        if overtaken && !more_wait() {
+            self.no_more_come(scope);
+        }
         self.disarm()
+    }
+
+    /// Nothing follows from the failures of a scope that has no more items.
+    fn no_more_come(&mut self, scope: &str) {
+        self.rows.no_more_come(scope);
+        self.held_back.iter_mut().for_each(|held| held.overtaken &= *held.scope != *scope);
     }
 
     /// How many more must fail alike; none when not all do.
@@ -259,19 +276,20 @@ impl FailFast {
             return self.stop(&failed.failure(), has_others);
         }
         let decides = self.rows.decides(&failed.scope, &failed.finished.ordinal);
+        let mut matters = row.is_some() || decides;
         for before in self.held_back.iter_mut().filter(|before| before.scope == failed.scope) {
             before.overtaken &= before.status == failed.status && before.code == failed.code;
+            matters |= before.overtaken;
         }
-        let more = (row.is_some() || decides) && shows == Shows::Nothing && more_wait();
+        let more = matters && shows == Shows::Nothing && more_wait();
         let count = row.filter(|_| more);
         let stop = count.map(|count| self.stop_scope(&failed.failure(), count, has_others()));
         let scope = Arc::clone(&failed.scope);
         self.held_back.push(failed);
         match (shows, stop) {
             (Shows::Nothing, None) => {
-                if decides && !more {
-                    self.rows.no_more_come(&scope);
-                    self.held_back.iter_mut().for_each(|held| held.overtaken &= held.scope != scope);
+                if matters && !more {
+                    self.no_more_come(&scope);
                 }
                 FailFastDecision::Record(self.disarm())
             }

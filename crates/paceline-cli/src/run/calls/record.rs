@@ -351,7 +351,7 @@ impl Recorder {
                 let failed = entry::failed(item, &sent, *reason, request, adds, context.now());
                 recorded = self.ended(context, failed, others).over(recorded);
             }
-            _ if sent.exchange.reading.class == Class::Success => self.succeeded(item, sent, adds),
+            _ if sent.exchange.reading.class == Class::Success => self.succeeded(item, sent, adds, others),
             _ => {
                 let (tally, usage) = (entry::tally(item, &sent, None), sent.usage);
                 let sent = Some(Unanswered { tally, adds, usage });
@@ -362,8 +362,9 @@ impl Recorder {
         recorded
     }
 
-    fn succeeded(&mut self, item: &ClaimedItem, sent: Sent, adds: CallTotals) {
-        for earlier in self.same.ended_otherwise(&item.scope, Some(sent.at)) {
+    fn succeeded(&mut self, item: &ClaimedItem, sent: Sent, adds: CallTotals, others: &mut OnTheirWay) {
+        let more_wait = ended::more_wait(&self.journal, others, &item.scope);
+        for earlier in self.same.ended_otherwise(&item.scope, Some(sent.at), more_wait) {
             self.fail(earlier);
         }
         self.failing.remove(&item.scope);

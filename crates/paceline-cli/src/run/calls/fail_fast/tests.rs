@@ -76,7 +76,7 @@ fn items_whose_answers_match_no_schema_are_counted_once_with_their_first_answer_
     assert!(matches!(mismatched(&mut watch.clone(), 19), FailFastDecision::Stop(_)));
     let without_retries = watch.clone().failed(of("a", 19, 200, Some(NOT_JSON)), || false, || true);
     assert!(matches!(without_retries, FailFastDecision::Stop(_)));
-    assert_eq!(watch.ended_otherwise(&"a".into(), None).len(), 1, "one matched");
+    assert_eq!(watch.ended_otherwise(&"a".into(), None, || true).len(), 1, "one matched");
     assert!(matches!(mismatched(&mut watch, 20), FailFastDecision::Record(all) if all.is_empty()));
 }
 
@@ -109,7 +109,7 @@ fn a_few_failures_of_each_host_are_held_back_until_it_stops_or_ends_otherwise() 
     let failed = |watch: &mut FailFast, scope, ordinal, status, more: bool| {
         watch.failed(of(scope, ordinal, status, None), || true, move || more)
     };
-    assert!(watch.ended_otherwise(&"good".into(), None).is_empty());
+    assert!(watch.ended_otherwise(&"good".into(), None, || true).is_empty());
     let recorded = |decision| match decision {
         FailFastDecision::Record(all) => all.len(),
         other => panic!("{other:?}"),
@@ -118,7 +118,7 @@ fn a_few_failures_of_each_host_are_held_back_until_it_stops_or_ends_otherwise() 
     assert_eq!(recorded(failed(&mut watch, "b", 10, 403, true)), 0);
     assert_eq!(recorded(failed(&mut watch, "a", 1, 404, true)), 0);
     assert_eq!(recorded(failed(&mut watch, "a", 2, 403, true)), 2, "of another kind");
-    assert_eq!(watch.ended_otherwise(&"a".into(), None).len(), 1);
+    assert_eq!(watch.ended_otherwise(&"a".into(), None, || true).len(), 1);
     assert_eq!(recorded(failed(&mut watch, "a", 3, 404, true)), 1, "it has pages, and some are gone");
     assert_eq!(recorded(failed(&mut watch, "a", 4, 403, true)), 0, "it may keep this machine out");
     assert_eq!(recorded(failed(&mut watch, "b", 11, 403, true)), 0);
@@ -135,8 +135,9 @@ fn a_few_failures_of_each_host_are_held_back_until_it_stops_or_ends_otherwise() 
 #[test]
 fn a_success_whose_call_left_before_a_refusal_was_known_tells_nothing_of_it() {
     let forbidden = |watch: &mut FailFast, ordinal| watch.failed(of("a", ordinal, 403, None), || true, || true);
-    let succeeded =
-        |watch: &mut FailFast, left| watch.ended_otherwise(&"a".into(), Some(Timestamp::from_millis(left))).len();
+    let succeeded = |watch: &mut FailFast, left| {
+        watch.ended_otherwise(&"a".into(), Some(Timestamp::from_millis(left)), || true).len()
+    };
     let mut watch = FailFast::new(3, 100).by_host(true);
     assert_eq!(succeeded(&mut watch, 0), 0);
     assert!(matches!(forbidden(&mut watch, 0), FailFastDecision::Record(all) if all.is_empty()));
@@ -152,6 +153,17 @@ fn a_success_whose_call_left_before_a_refusal_was_known_tells_nothing_of_it() {
     let mut last = watch.clone();
     let no_more = last.failed(of("a", 3, 403, None), || true, || false);
     assert!(matches!(no_more, FailFastDecision::Record(all) if all.len() == 4), "none are left");
+    let ends = watch.clone().ended_otherwise(&"a".into(), Some(Timestamp::from_millis(0)), || false);
+    assert_eq!(ends.len(), 3, "the last one of its host");
+    let mut mixed = FailFast::new(3, 100).by_host(true);
+    let gone = |watch: &mut FailFast, ordinal, more| watch.failed(of("a", ordinal, 404, None), || true, move || more);
+    assert_eq!(mixed.ended_otherwise(&"good".into(), None, || true).len(), 0);
+    assert!(matches!(gone(&mut mixed, 0, true), FailFastDecision::Record(all) if all.is_empty()));
+    assert_eq!(succeeded(&mut mixed, 0), 0, "it left before");
+    assert!(
+        matches!(gone(&mut mixed, 1, false), FailFastDecision::Record(all) if all.len() == 2),
+        "the last one fails"
+    );
     let FailFastDecision::StopScope { failed, waits, .. } = forbidden(&mut watch, 3) else { panic!("the host stops") };
     assert_eq!((failed.len(), waits.len()), (0, 4));
 }
@@ -176,7 +188,7 @@ fn one_call_tests_a_host_that_an_earlier_run_stopped() {
     assert!(matches!(other.failed(of("a", 0, 404, None), || true, || true), FailFastDecision::HeldBack));
     assert!(matches!(other.failed(of("a", 1, 403, None), || true, || true), FailFastDecision::Record(_)));
     let mut open = watch();
-    open.ended_otherwise(&"a".into(), None);
+    open.ended_otherwise(&"a".into(), None, || true);
     assert!(!matches!(open.failed(of("a", 0, 403, None), || true, || true), FailFastDecision::PutBack { .. }));
 }
 

@@ -28,7 +28,7 @@ impl Recorder {
         let decision = if by_the_request || failed.unexpected {
             self.same.failed(failed, has_scopes(&self.journal), more_wait(&self.journal, others, &scope))
         } else {
-            let mut all = self.same.ended_otherwise(&scope, None);
+            let mut all = self.same.ended_otherwise(&scope, None, more_wait(&self.journal, others, &scope));
             all.push(failed);
             FailFastDecision::Record(all)
         };
