@@ -82,7 +82,8 @@ impl World {
                     }))
                 }
                 Err((after, why)) => {
-                    StartDecision::Later(StartDelay { after, why: why.into(), for_all, at_hand: true })
+                    let scope = Arc::clone(&task.item().group);
+                    StartDecision::Later(StartDelay { after, why: why.into(), scope, for_all, at_hand: true })
                 }
             }
         }
@@ -112,6 +113,12 @@ impl World {
         let begun = self.begun.lock().unwrap();
         begun.iter().filter(|(key, _)| key.starts_with(prefix)).map(|(_, at)| at.as_millis()).collect()
     }
+}
+
+/// An item does not begin for so long.
+fn declined<F>(task: &Task, after: Option<Duration>, why: &str, at_hand: bool) -> StartDecision<F> {
+    let (why, scope) = (why.into(), Arc::clone(&task.item().group));
+    StartDecision::Later(StartDelay { after, why, scope, for_all: false, at_hand })
 }
 
 fn ten_a_second() -> PacerConfig {
@@ -271,7 +278,7 @@ async fn what_waits_for_a_place_in_the_store_comes_again_one_after_the_other() {
                 Ok::<_, Failure>(())
             });
         }
-        StartDecision::Later(StartDelay { after: None, why: "a place".into(), for_all: false, at_hand: false })
+        declined(&task, None, "a place", false)
     };
     let stop = tokio::time::sleep(S * 90);
     world.scheduler(SchedulerConfig::default()).run_paced(work, stop).await.unwrap();
@@ -280,6 +287,35 @@ async fn what_waits_for_a_place_in_the_store_comes_again_one_after_the_other() {
     assert!(asked > 2 * 600, "each comes again within half a minute: {asked} times in 90 s");
     let late = world.begun("late")[0] - 30_000;
     assert!(late < 100, "one that may begin waits for none of them: {late} ms");
+}
+
+/// A host that hangs keeps a place from others for a while, and six hundred items of its own wait too: they come behind it.
+#[tokio::test(start_paused = true)]
+async fn an_item_of_another_scope_is_at_hand_before_a_backlog() {
+    let new = (0..20).map(|n| {
+        let at = Some(START + S * 12 + S * n / 10);
+        NewItem { not_before: at, ..of_group(&format!("new-{n}"), &format!("new-{n}")) }
+    });
+    let world = World::of(PacerConfig::default(), numbered("hangs", 600).chain(new)).await;
+    let (clock, begun) = (world.clock.clone(), world.begun.clone());
+    let first = Mutex::new(false);
+    let work = |task: Task| {
+        let passed = clock.now() - paceline_core::Instant::ZERO;
+        let is_first = !std::mem::replace(&mut *first.lock().unwrap(), true);
+        if is_first || (task.group() != "hangs" && passed >= S * 20) {
+            begun.lock().unwrap().push((task.key().to_owned(), passed));
+            let takes = if is_first { S * 20 } else { S / 10 };
+            return StartDecision::Now(async move {
+                tokio::time::sleep(takes).await;
+                Ok::<_, Failure>(())
+            });
+        }
+        declined(&task, None, "a place", true)
+    };
+    world.scheduler(SchedulerConfig::default()).run_paced(work, tokio::time::sleep(S * 60)).await.unwrap();
+    let new = world.begun("new");
+    assert!(new.len() == 20 && new.iter().all(|at| *at < 22_200), "at once, or with the next turn: {new:?}");
+    assert!(new.iter().filter(|at| **at == 20_000).count() >= 4, "those at hand begin at once: {new:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -368,12 +404,7 @@ async fn an_item_of_a_scope_that_opens_after_its_deadline_waits_no_longer() {
     let world = World::of(PacerConfig::default(), [of_group("a", "a"), of_group("b", "b")]).await;
     let work = |task: Task| match task.attempt() {
         1 if task.key() == "a" => StartDecision::Now(std::future::ready(Err(Failure::new(Class::Transient, "down")))),
-        _ => StartDecision::Later(StartDelay {
-            after: Some(S * 604_800),
-            why: "a pause".into(),
-            for_all: false,
-            at_hand: true,
-        }),
+        _ => declined(&task, Some(S * 604_800), "a pause", true),
     };
     let config = SchedulerConfig { deadline: S * 7_200, ..SchedulerConfig::default() };
     world.scheduler(config).run_paced(work, std::future::pending()).await.unwrap();
@@ -414,10 +445,7 @@ async fn an_item_that_is_owed_a_call_waits_for_its_scope() {
             1 => StartDecision::Now(std::future::ready(Err(
                 Failure::new(Class::Transient, "down").with_retry_after(S * 7_200)
             ))),
-            _ if is_held => {
-                let why = "a pause".into();
-                StartDecision::Later(StartDelay { after: Some(S * 7_200), why, for_all: false, at_hand: true })
-            }
+            _ if is_held => declined(&task, Some(S * 7_200), "a pause", true),
             _ => StartDecision::Now(std::future::ready(Ok(()))),
         };
         world.scheduler(config.clone()).run_paced(work, std::future::pending()).await.unwrap().calls

@@ -388,7 +388,8 @@ impl Runs<'_> {
     fn start(&self, task: Task, shutdown: &Shutdown, fail_fast: &FailFast) -> StartDecision<Trying> {
         let Some(room) = self.disk.space().room_for_answer() else {
             let why = "room on the disk, which is full".into();
-            return StartDecision::Later(StartDelay { after: None, why, for_all: true, at_hand: true });
+            let scope = Arc::clone(&task.item().group);
+            return StartDecision::Later(StartDelay { after: None, why, scope, for_all: true, at_hand: true });
         };
         if let Some(reason) = fail_fast.keeps_back(task.item()) {
             return StartDecision::Stopped(reason);

@@ -134,7 +134,8 @@ impl Permits {
                 // Hosts that do not answer have few places, and those that may have come before them.
                 let at_hand = reason.cause != WaitCause::Place { in_vain: true };
                 let after = self.share_comes_too_late(&reason.cause).or(after);
-                StartDecision::Later(StartDelay { after, why: reason.cause.to_string().into(), for_all, at_hand })
+                let why = reason.cause.to_string().into();
+                StartDecision::Later(StartDelay { after, why, scope: name, for_all, at_hand })
             }
             NotNow::Never(Error::TooLarge(too_large)) => {
                 let code = Some("too_large".to_owned());

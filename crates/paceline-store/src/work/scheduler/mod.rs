@@ -137,6 +137,8 @@ pub struct StartDelay {
     pub after: Option<Duration>,
     /// The reason, for people.
     pub why: Arc<str>,
+    /// What waits in the same way, by any name: a host say. Scopes take turns.
+    pub scope: Arc<str>,
     /// No other item may begin before that either, so none is asked about.
     pub for_all: bool,
     /// Where it waits for what is in flight: it is at hand when something ends. Otherwise it waits in the store, from where such

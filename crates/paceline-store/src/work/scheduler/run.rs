@@ -3,6 +3,7 @@
 mod fallback;
 mod start;
 mod store_batch;
+mod turns;
 
 use crate::state::State;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -16,6 +17,7 @@ use paceline_core::{Class, Instant, Rng, Timestamp};
 use tokio::task::{Id, JoinError, JoinSet};
 
 use self::store_batch::{StoreBatch, completed};
+use self::turns::Turns;
 use super::summary::{EndReason, Summary};
 use super::window::{HeldClaim, Window};
 use super::{Scheduler, SchedulerEvent, StartDecision, Task};
@@ -65,8 +67,8 @@ pub(super) struct Run<'a, W> {
     /// No claim before that. The store hands items out before it is known whether they may start, and does not know which scopes
     /// of the limiter are closed: to claim the items behind theirs must not keep the disk busy.
     no_claim_before: Instant,
-    /// When the last item comes again that waits for a place in the store.
-    next_turn: Instant,
+    /// When the items come again that wait for a place in the store.
+    turns: Turns,
     /// The wait that the observer was notified of last.
     last_wait: Option<(Instant, Option<Arc<str>>)>,
     /// Since when all tries were failed probes of a failing server.
@@ -118,7 +120,7 @@ where
             blocked_until: None,
             declined: None,
             no_claim_before: now,
-            next_turn: now,
+            turns: Turns::default(),
             last_wait: None,
             probing_since: None,
             read_ahead: ReadAhead::default(),

@@ -1,11 +1,11 @@
 //! The window: claimed items that have not begun, started in the order of their due times.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
 use paceline_core::Instant;
 
-use super::Task;
+use super::{StartDelay, Task};
 use crate::work::item::{Claimed, Said};
 
 /// A claimed item, when it was claimed, and its place in the window.
@@ -36,8 +36,8 @@ impl HeldClaim {
 pub(super) struct Window {
     /// By due time, and as they were handed out.
     held: BTreeMap<(Instant, u64), HeldClaim>,
-    /// Due, and waiting for a running item to end.
-    parked: Vec<HeldClaim>,
+    /// Due, and waiting for a running item to end, with what they wait for.
+    parked: Vec<(HeldClaim, StartDelay)>,
     handed_out: u64,
 }
 
@@ -68,13 +68,28 @@ impl Window {
     }
 
     /// Puts an item aside until a running one ends.
-    pub(super) fn park(&mut self, held: HeldClaim) {
-        self.parked.push(held);
+    pub(super) fn park(&mut self, held: HeldClaim, wait: StartDelay) {
+        self.parked.push((held, wait));
+    }
+
+    /// Where more than so many items are put aside, takes out the last one of the scope that has the most: no backlog keeps an
+    /// item of another scope from being at hand.
+    pub(super) fn crowd_out(&mut self, most: usize) -> Option<(HeldClaim, StartDelay)> {
+        if self.parked.len() <= most {
+            return None;
+        }
+        let mut of_scope: HashMap<&str, (usize, usize)> = HashMap::new();
+        for (n, (_, wait)) in self.parked.iter().enumerate() {
+            let (count, last) = of_scope.entry(&wait.scope).or_default();
+            (*count, *last) = (*count + 1, n);
+        }
+        let (_, last) = of_scope.into_values().max()?;
+        Some(self.parked.remove(last))
     }
 
     /// A running item has ended.
     pub(super) fn unpark(&mut self) {
-        for held in std::mem::take(&mut self.parked) {
+        for (held, _) in std::mem::take(&mut self.parked) {
             self.put_back(held);
         }
     }

@@ -30,13 +30,14 @@ impl StoppedScopes {
         address: &str,
     ) -> Result<Option<TestCall>, StartDelay> {
         let mut stopped = self.lock();
-        let later =
-            |after| StartDelay { after, why: WaitCause::Canary.to_string().into(), for_all: false, at_hand: true };
+        let later = |after| {
+            let why = WaitCause::Canary.to_string().into();
+            StartDelay { after, why, scope: scope.into(), for_all: false, at_hand: true }
+        };
         if stopped.in_test.contains(scope) {
             return Err(later(None));
         }
-        let Some((scope, stop)) = stopped.suspects.get_key_value(scope) else { return Ok(None) };
-        let scope = Arc::clone(scope);
+        let Some((known, stop)) = stopped.suspects.get_key_value(scope) else { return Ok(None) };
         let refused = match &stop.refusals {
             refusals if refusals.last.as_deref() == Some(&*item.key) => RefusedBefore::Last,
             _ if item.last.as_ref().is_some_and(|last| last.class.is_final() || last.unexpected) => {
@@ -45,14 +46,15 @@ impl StoppedScopes {
             refusals if refusals.address.as_deref() == Some(address) => RefusedBefore::OthersOfItsAddress,
             _ => RefusedBefore::No,
         };
-        let Some(stop) = stopped.suspects.get_mut(&scope) else { return Ok(None) };
+        let name = Arc::clone(known);
+        let Some(stop) = stopped.suspects.get_mut(&name) else { return Ok(None) };
         if let Some(after) = sits_out_test(refused)
             && stop.sat_out.insert(item.key.clone())
         {
             return Err(later(Some(after)));
         }
-        stopped.in_test.insert(Arc::clone(&scope));
-        Ok(Some(TestCall { stopped: self.clone(), scope, item: item.key.clone() }))
+        stopped.in_test.insert(Arc::clone(&name));
+        Ok(Some(TestCall { stopped: self.clone(), scope: name, item: item.key.clone() }))
     }
 }
 

@@ -30,7 +30,9 @@ where
             let id = held.claimed.item.id;
             if self.in_flight.range((id, i64::MIN)..=(id, i64::MAX)).next().is_some() {
                 // A user cancelled it and let it wait again: one item is worked on once at a time.
-                self.window.park(held);
+                let scope = Arc::clone(&held.claimed.item.group);
+                let wait = StartDelay { after: None, why: "its last try".into(), scope, for_all: false, at_hand: true };
+                self.window.park(held, wait);
                 continue;
             }
             let (config, age) = (&self.scheduler.config, held.claimed.age + now.saturating_since(held.since));
@@ -41,7 +43,7 @@ where
             }
             match (self.work)(held.task()) {
                 StartDecision::Now(work) => self.start(held, work),
-                StartDecision::Later(wait) => self.delay(held, wait, age, now),
+                StartDecision::Later(wait) => self.delay(held, wait, now),
                 StartDecision::Left { why, time_stands_still } => {
                     let outcome = ClaimOutcome::left(&held.claimed, why, time_stands_still);
                     self.outcomes.push((held, outcome));
@@ -56,43 +58,55 @@ where
     }
 
     /// Delays a declined item: a short wait is spent in the window, a longer one in the store.
-    fn delay(&mut self, held: HeldClaim, wait: StartDelay, age: Duration, now: Instant) {
-        let StartDelay { after, why, for_all, at_hand } = wait;
-        let after = match after {
+    fn delay(&mut self, held: HeldClaim, wait: StartDelay, now: Instant) {
+        let after = match wait.after {
             Some(after) => after,
             None if self.in_flight.is_empty() => AHEAD,
             // One that ends may let it begin.
-            None if for_all || (at_hand && self.window.parked() < self.scheduler.config.concurrency) => {
-                return self.window.park(held);
+            None if wait.for_all => return self.window.park(held, wait),
+            None if wait.at_hand => {
+                self.window.park(held, wait);
+                let crowded_out = self.window.crowd_out(self.scheduler.config.concurrency);
+                return crowded_out.into_iter().for_each(|(held, wait)| self.wait_for_place(held, wait, now));
             }
-            // Of a group whose calls are not answered it could be for long: further ones wait in the store.
-            None => self.turn(now),
+            // Of a group whose calls are not answered it could be for long.
+            None => return self.wait_for_place(held, wait, now),
         };
         let (until, far) = (now + after.max(TICK), after > AHEAD);
-        if self.declined.as_ref().is_none_or(|(known, _)| until < *known) {
-            self.declined = Some((until, why.clone()));
-        }
-        if for_all {
+        self.note_declined(until, &wait.why);
+        if wait.for_all {
             self.blocked_until = Some(until);
             self.window.put_back(held);
             if far {
                 self.release(None);
             }
         } else if far {
-            self.no_claim_before = self.no_claim_before.max(now) + TICK;
-            let (after, why) = self.scheduler.config.waits(&held.claimed, age, after, why);
-            let (next, waits_for) = (Transition::Retry(after), Some(why));
-            let outcome = ClaimOutcome { next, waits_for, ..ClaimOutcome::back(&held.claimed) };
-            self.outcomes.push((held, outcome));
+            self.wait_in_store(held, after, wait.why, now);
         } else {
             self.window.delay(held, until);
         }
     }
 
-    /// How long an item waits in the store that waits for a place there.
-    fn turn(&mut self, now: Instant) -> Duration {
-        self.next_turn = (self.next_turn + BETWEEN_TURNS).clamp(now + AHEAD + TICK, now + LONGEST_TURN);
-        self.next_turn - now
+    /// An item waits in the store for a place.
+    fn wait_for_place(&mut self, held: HeldClaim, wait: StartDelay, now: Instant) {
+        let after = self.turns.next(now, wait.scope);
+        self.note_declined(now + after, &wait.why);
+        self.wait_in_store(held, after, wait.why, now);
+    }
+
+    fn wait_in_store(&mut self, held: HeldClaim, after: Duration, why: Arc<str>, now: Instant) {
+        self.no_claim_before = self.no_claim_before.max(now) + TICK;
+        let age = held.claimed.age + now.saturating_since(held.since);
+        let (after, why) = self.scheduler.config.waits(&held.claimed, age, after, why);
+        let (next, waits_for) = (Transition::Retry(after), Some(why));
+        let outcome = ClaimOutcome { next, waits_for, ..ClaimOutcome::back(&held.claimed) };
+        self.outcomes.push((held, outcome));
+    }
+
+    fn note_declined(&mut self, until: Instant, why: &Arc<str>) {
+        if self.declined.as_ref().is_none_or(|(known, _)| until < *known) {
+            self.declined = Some((until, why.clone()));
+        }
     }
 
     fn start(&mut self, held: HeldClaim, work: F) {
@@ -153,12 +167,5 @@ async fn judged(scheduler: &Scheduler, claimed: &Arc<crate::work::Claimed>, fail
     })
 }
 
-/// Items that wait for a place in the store come again one after the other, so that thousands are not claimed and put back each
-/// second, ...
-const BETWEEN_TURNS: Duration = Duration::from_millis(100);
-
-/// ... but none later than that.
-const LONGEST_TURN: Duration = Duration::from_secs(30);
-
 /// The shortest wait of a declined item, and the pause before the next claim after one goes back into the store.
-const TICK: Duration = Duration::from_millis(1);
+pub(super) const TICK: Duration = Duration::from_millis(1);
