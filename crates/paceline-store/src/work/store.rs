@@ -51,6 +51,12 @@ pub trait WorkStore: Send + Sync {
     /// and it has to [`reregister`](Self::reregister). Puts back the items of workers whose lease ran out.
     fn heartbeat(&self, worker: WorkerId) -> StoreFuture<'_, bool>;
 
+    /// How many items of other workers that ended without a word, by a crash say, this process has put back since that was last
+    /// asked: up to so many calls were cut off. Of a file [`take_over`](super::SqliteStore::take_over) tells it.
+    fn taken_over(&self) -> u64 {
+        0
+    }
+
     /// Hands out items of groups that may send.
     fn claim(&self, worker: WorkerId, ask: ClaimRequest) -> StoreFuture<'_, Claim>;
 

@@ -69,6 +69,38 @@ async fn workers_share_and_none_starves() {
     assert!(recorded.len() == 400 && recorded.values().all(|times| *times == 1));
 }
 
+/// As a store in a file tells of the worker before.
+#[tokio::test]
+async fn the_items_of_a_worker_that_was_killed_are_counted_by_the_one_that_takes_them_over() {
+    let on = cluster::bench().await;
+    on.add([item("a"), item("b"), item("c")]).await;
+    let dies = on.register().await;
+    assert_eq!(on.claim(dies, 2).await.items.len(), 2);
+    on.forward(LEASE).await;
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let observer = {
+        let told = told.clone();
+        Arc::new(move |note: &SchedulerEvent<'_>| {
+            if let SchedulerEvent::TakenOver(items) = note {
+                told.lock().unwrap().push(*items);
+            }
+        })
+    };
+    let scheduler = Scheduler::new(on.store.clone(), config(), WorkClock::system()).unwrap().with_observer(observer);
+    for (calls, taken_over) in [(3, 2), (0, 0)] {
+        let summary = scheduler.run(|_| async { Ok(()) }).await.unwrap();
+        assert_eq!((summary.status(), summary.calls, summary.taken_over), (Status::Success, calls, taken_over));
+    }
+    assert_eq!(*told.lock().unwrap(), [2]);
+
+    on.add([item("d")]).await;
+    let (dies, lives) = (on.store.register("dies", S).await.unwrap(), on.register().await);
+    assert_eq!(on.keys(dies, 9).await, ["d"]);
+    on.forward(S).await;
+    assert!(on.store.heartbeat(lives).await.unwrap());
+    assert_eq!((on.store.taken_over(), on.store.taken_over()), (1, 0), "those of a worker that dies later, too");
+}
+
 /// The server is stopped as by a crash while items are in flight, and started again.
 #[tokio::test]
 async fn a_server_that_restarts_costs_no_item() {

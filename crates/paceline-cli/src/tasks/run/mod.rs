@@ -83,7 +83,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     wait_to_begin(&disk, &args, &clock).await?;
     let (store, left) = args.store.open_to_work(&clock, disk.space(), args.stay).await?;
     upstream::tell_file(&upstream, everywhere.quiet);
-    tell_of_cut_off(left, args.http);
+    tell_of_cut_off("an earlier worker was killed", left, args.http);
     let teller = match &upstream.via {
         Some(_) if args.http => JobTeller::of(&upstream, &upstream::headers_of_batch(&upstream)?, args.store.name())?,
         _ => JobTeller::of_own(&upstream.name, args.store.name()),
@@ -149,7 +149,7 @@ async fn wait_to_begin(disk: &Disk, args: &Args, clock: &WorkClock) -> Result<()
 }
 
 /// The items of a worker that was killed begin again, and their calls may have been answered.
-fn tell_of_cut_off(items: u64, are_requests: bool) {
+fn tell_of_cut_off(what: &str, items: u64, are_requests: bool) {
     if items > 0 {
         let items = text::counted(items, "item");
         let cut_off = match are_requests {
@@ -158,7 +158,7 @@ fn tell_of_cut_off(items: u64, are_requests: bool) {
             }
             false => "commands were cut off, and begin again",
         };
-        tracing::warn!("an earlier worker was killed while it had {items}: as many or fewer {cut_off}");
+        tracing::warn!("{what} while it had {items}: as many or fewer {cut_off}");
     }
 }
 
@@ -277,7 +277,7 @@ impl Runs<'_> {
         stopped_scopes: &StoppedScopes,
     ) -> Observer {
         let (progress, shutdown, permits) = (progress.clone(), shutdown.clone(), self.permits.clone());
-        let (fail_fast, stopped_scopes) = (fail_fast.clone(), stopped_scopes.clone());
+        let (fail_fast, stopped_scopes, are_requests) = (fail_fast.clone(), stopped_scopes.clone(), self.args.http);
         Arc::new(move |note: &SchedulerEvent<'_>| {
             if let Some(same) = fail_fast.observe(note).and_then(|stops| stops.stop(&stopped_scopes)) {
                 tracing::error!("stopping: {}", text::printable(&same.to_string()));
@@ -285,6 +285,9 @@ impl Runs<'_> {
             }
             match note {
                 SchedulerEvent::Ending(_) => shutdown.begin_drain(),
+                SchedulerEvent::TakenOver(items) => {
+                    tell_of_cut_off("another worker was killed or did not reach the store", *items, are_requests);
+                }
                 SchedulerEvent::Scope(row) if row.state == ScopeStatus::Open => {
                     permits.reopen(&row.name);
                     fail_fast.reopen_group(&row.name);
@@ -356,7 +359,7 @@ impl Runs<'_> {
         let groups_failed_alike = matches!(summary.ended, EndReason::Done | EndReason::GroupsStopped)
             && fail_fast.stopped_all(standing.groups().stopped());
         let stop = shutdown.reason().cloned();
-        let left = self.left.swap(0, Ordering::Relaxed);
+        let left = self.left.swap(0, Ordering::Relaxed) + summary.taken_over;
         Ran { summary, left, same, groups_failed_alike, stopped_scopes, stop, standing, elapsed }
             .print(self.args, self.quiet)
     }

@@ -43,7 +43,7 @@ pub(super) async fn print_not_begun(args: &Args, clock: &WorkClock) -> Result<()
 /// A run that is over.
 pub(super) struct Ran {
     pub(super) summary: Summary,
-    /// Items that an earlier worker had when it was killed.
+    /// Items that other workers had when they were killed, which this run had put back.
     pub(super) left: u64,
     /// It ended because everything failed alike.
     pub(super) same: Option<SameFailure>,
@@ -163,7 +163,7 @@ impl Ran {
         }
         if self.left > 0 {
             let left = text::count(self.left);
-            line += &format!("; an earlier worker was killed during up to {left} more");
+            line += &format!("; other workers were killed during up to {left} more");
         }
         line
     }

@@ -11,11 +11,12 @@ mod rows;
 mod schema;
 mod scopes;
 mod tx;
+mod workers;
 
 use crate::state::State;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use paceline_core::Timestamp;
@@ -40,6 +41,7 @@ use connection::{Connection, Tx};
 use paceline_postgres::Address;
 use record::{begins, filtered};
 use schema::MIGRATIONS;
+use workers::PUT_BACK;
 
 /// A [`WorkStore`] in a schema of a Postgres database, which any number of processes share.
 ///
@@ -52,6 +54,8 @@ pub struct PostgresStore {
     /// The latest claim that was committed.
     committed: AtomicI64,
     lanes: Arc<Mutex<KnownLanes>>,
+    /// Items of lost workers that wait again for this one.
+    taken_over: AtomicU64,
 }
 
 /// The schema of a store that names none.
@@ -109,8 +113,20 @@ impl PostgresStore {
     }
 
     fn on(connection: Connection, changed: Arc<Notify>) -> Self {
-        let (batches, committed) = (AtomicI64::new(1), AtomicI64::new(0));
-        Self { connection, changed, batches, committed, lanes: Arc::default() }
+        let (batches, committed, taken_over) = (AtomicI64::new(1), AtomicI64::new(0), AtomicU64::new(0));
+        Self { connection, changed, batches, committed, lanes: Arc::default(), taken_over }
+    }
+
+    /// Counts the items that were taken over, once that is committed.
+    fn note_taken_over<'a, T: Send + 'a>(
+        &'a self,
+        done: impl Future<Output = Result<(T, u64), WorkError>> + Send + 'a,
+    ) -> StoreFuture<'a, T> {
+        Box::pin(async move {
+            let (done, items) = done.await?;
+            self.taken_over.fetch_add(items, Ordering::Relaxed);
+            Ok(done)
+        })
     }
 }
 
@@ -161,7 +177,7 @@ impl WorkStore for PostgresStore {
 
     fn register(&self, name: &str, lease: Duration) -> StoreFuture<'_, WorkerId> {
         let shared: Arc<(Box<str>, String)> = Arc::new((name.into(), self.connection.channel()));
-        Box::pin(self.connection.transact("write", move |tx, _| {
+        self.note_taken_over(self.connection.transact("write", move |tx, _| {
             let shared = shared.clone();
             Box::pin(async move {
                 let now = clock::note(tx).await?;
@@ -169,33 +185,34 @@ impl WorkStore for PostgresStore {
                 if tx.execute(BEGIN_DEFERRED, &[]).await? > 0 {
                     wake(tx, &shared.1).await?;
                 }
-                join(tx, &shared, lease, now).await
+                workers::join(tx, &shared, lease, now).await
             })
         }))
     }
 
     fn reregister(&self, name: &str, lease: Duration) -> StoreFuture<'_, WorkerId> {
         let shared: Arc<(Box<str>, String)> = Arc::new((name.into(), self.connection.channel()));
-        Box::pin(self.connection.transact("write", move |tx, _| {
+        self.note_taken_over(self.connection.transact("write", move |tx, _| {
             let shared = shared.clone();
-            Box::pin(async move { join(tx, &shared, lease, clock::note(tx).await?).await })
+            Box::pin(async move { workers::join(tx, &shared, lease, clock::note(tx).await?).await })
         }))
     }
 
     fn heartbeat(&self, worker: WorkerId) -> StoreFuture<'_, bool> {
         let channel: Arc<str> = self.connection.channel().into();
-        Box::pin(self.connection.transact("write", move |tx, _| {
+        self.note_taken_over(self.connection.transact("write", move |tx, _| {
             let channel = channel.clone();
             Box::pin(async move {
                 let now = clock::note(tx).await?;
                 let sql = "UPDATE worker SET lease_until_ms = lease_ms + $2 WHERE id = $1";
                 let renewed = tx.execute(sql, &[&worker.0, &now.as_millis()]).await?;
-                if reclaim(tx, now).await? {
-                    wake(tx, &channel).await?;
-                }
-                Ok(renewed > 0)
+                Ok((renewed > 0, workers::reclaim(tx, &channel, now).await?))
             })
         }))
+    }
+
+    fn taken_over(&self) -> u64 {
+        self.taken_over.swap(0, Ordering::Relaxed)
     }
 
     fn workers(&self) -> StoreFuture<'_, Option<u64>> {
@@ -448,38 +465,5 @@ impl fmt::Debug for PostgresStore {
 /// Items removed in one transaction.
 const PRUNED_AT_ONCE: i64 = 10_000;
 
-async fn join(
-    tx: &Tx<'_>,
-    (name, channel): &(Box<str>, String),
-    lease: Duration,
-    now: Timestamp,
-) -> Result<WorkerId, Error> {
-    if reclaim(tx, now).await? {
-        wake(tx, channel).await?;
-    }
-    let (lease_ms, until) = (millis(lease), (now + lease).as_millis());
-    let sql = "INSERT INTO worker (name, lease_ms, lease_until_ms) VALUES ($1, $2, $3) RETURNING id";
-    let rows = tx.query(sql, &[&&**name, &lease_ms, &until]).await?;
-    Ok(WorkerId(rows.first().map_or(0, |row| row.get(0))))
-}
-
 /// The items that were left to this run, before all others. Whose time goes on has it still.
 const BEGIN_DEFERRED: &str = concat!("UPDATE item SET ", begins!(), " WHERE state = 6");
-
-/// The items of workers wait again, as they did before.
-const PUT_BACK: &str = "UPDATE item SET state = 0, worker = NULL, fence = fence + 1, crashes = crashes + $2,
-         in_doubt = in_doubt OR sent = 1, abandoned = abandoned + CASE WHEN sent = 1 THEN 1 ELSE 0 END, sent = CASE WHEN sent = 1 THEN 2 ELSE sent END
-     WHERE state = 1 AND worker = ANY ($1)";
-
-/// Puts back the items of workers whose lease ran out; returns whether there were any. A worker that is claiming just now is
-/// passed over: it lives.
-async fn reclaim(tx: &Tx<'_>, now: Timestamp) -> Result<bool, Error> {
-    let sql = "DELETE FROM worker WHERE id = ANY (ARRAY(
-         SELECT id FROM worker WHERE lease_until_ms <= $1 FOR UPDATE SKIP LOCKED)) RETURNING id";
-    let rows = tx.query(sql, &[&now.as_millis()]).await?;
-    let dead: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
-    if !dead.is_empty() {
-        tx.execute(PUT_BACK, &[&dead, &1_i64]).await?;
-    }
-    Ok(!dead.is_empty())
-}

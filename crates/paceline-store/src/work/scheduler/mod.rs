@@ -87,6 +87,9 @@ pub enum SchedulerEvent<'a> {
     Left(&'a WorkItem),
     /// The item belongs to another worker: its outcome here is not recorded.
     Lost(&'a WorkItem),
+    /// So many items wait again that other workers had, which ended without a word or did not reach the store: up to so many of
+    /// their calls were cut off.
+    TakenOver(u64),
     /// A person cancelled the item during its work: the outcome is not recorded.
     Cancelled {
         /// The item, as it was claimed.

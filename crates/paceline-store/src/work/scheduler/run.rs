@@ -96,8 +96,9 @@ where
             uncounted: 0,
             lost: 0,
             cancelled: 0,
+            taken_over: 0,
         };
-        Ok(Self {
+        let mut run = Self {
             scheduler,
             work,
             worker,
@@ -126,7 +127,9 @@ where
             read_ahead: ReadAhead::default(),
             rng: Rng::new(scheduler.clock.wall().as_millis() as u64),
             summary: nothing,
-        })
+        };
+        run.note_taken_over();
+        Ok(run)
     }
 
     /// The loop. While the store works on a batch, claimed items begin as running ones end. The loop listens for changes by other
@@ -330,6 +333,15 @@ where
             None if outcome.next == Transition::NextRun => self.scheduler.notify(&SchedulerEvent::Left(item)),
             None if outcome.next == Transition::Succeeded => self.scheduler.notify(&SchedulerEvent::Succeeded(item)),
             None => {}
+        }
+    }
+
+    /// Workers whose leases ran out had items, which wait again.
+    fn note_taken_over(&mut self) {
+        let items = self.scheduler.store.taken_over();
+        if items > 0 {
+            self.summary.taken_over += items;
+            self.scheduler.notify(&SchedulerEvent::TakenOver(items));
         }
     }
 

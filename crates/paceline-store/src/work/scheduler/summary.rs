@@ -94,6 +94,9 @@ pub struct Summary {
     pub uncounted: u64,
     /// Outcomes that were not recorded, because the item belonged to another worker.
     pub lost: u64,
+    /// Items that this run put back of other workers, which ended without a word or did not reach the store: up to so many of
+    /// their calls were cut off.
+    pub taken_over: u64,
     /// Outcomes that were not recorded, because a person cancelled the item meanwhile.
     pub cancelled: u64,
 }

@@ -107,6 +107,7 @@ where
             self.schedule_claim(now);
         }
         if heartbeat_sent {
+            self.note_taken_over();
             self.heartbeat_at = now + self.scheduler.config.lease / 3;
         }
         let asked = claim.is_some();
