@@ -59,10 +59,10 @@ pub(crate) struct RetryArgs {
     /// With `--again`: all items that succeeded since then, or ended so in the states of `--state`. An instant, a day or how long
     /// ago, such as 2027-01-31T06:00:00Z, 2027-01-31 or 3d
     #[arg(long, value_name = "TIME", value_parser = text::past, requires = "again", conflicts_with = "keys")]
-    since: Option<Timestamp>,
+    since: Option<text::Past>,
     /// With `--since`: only those that ended before that
     #[arg(long, value_name = "TIME", value_parser = text::past, requires = "since")]
-    until: Option<Timestamp>,
+    until: Option<text::Past>,
     /// With `--again`: with another value, so that a receiver takes them for new ones
     #[arg(long, requires = "again")]
     new_id: bool,
@@ -81,7 +81,8 @@ impl RetryArgs {
                 "--again sends items that succeeded once more: name each of them by its KEY, or say since when they did (--since)",
             ));
         }
-        match (self.since, self.until) {
+        let at = |past: text::Past| past.before(clock::wall());
+        match (self.since.map(at), self.until.map(at)) {
             (Some(since), Some(until)) if until <= since => {
                 Err(Failure::refused("--until is not after --since: there is no time between them"))
             }
@@ -108,7 +109,9 @@ pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
     scopes.retain(|name| !open.iter().any(|opened| opened == name));
     let Retried { changed, may_be_done } = match (again, since) {
         (true, Some(since)) => {
-            let changed = again_of(&*store, filter.clone(), (since, until), new_id).await?;
+            let now = store.now().await.map_err(Failure::interrupted)?;
+            let between = (since.before(now), until.map(|until| until.before(now)));
+            let changed = again_of(&*store, filter.clone(), between, new_id).await?;
             Retried { changed, may_be_done: 0 }
         }
         (true, None) => {
@@ -363,7 +366,8 @@ const LISTED: usize = 20;
 
 /// Groups, the account, and scopes of the items, which go on waiting: a retry ends no pause that a server asked for.
 async fn held(store: &dyn WorkStore, group: Option<&str>, scopes: &ClosedScopes) -> Result<Vec<String>, Failure> {
-    let (now, rows) = (clock::wall(), store.scopes().await.map_err(Failure::interrupted)?);
+    let now = store.now().await.map_err(Failure::interrupted)?;
+    let rows = store.scopes().await.map_err(Failure::interrupted)?;
     let is_meant = |row: &ScopeRow| *row.name == *ACCOUNT || group.is_none_or(|group| *row.name == *group);
     let held = rows.into_iter().filter(is_meant).filter_map(|row| match row.state {
         ScopeStatus::Held { until, reason } if until > now => {

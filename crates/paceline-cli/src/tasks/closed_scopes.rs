@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use paceline::clock;
 use paceline_core::{PauseCause, Timestamp};
 use paceline_store::work::{WorkError, WorkStore};
 use serde::{Deserialize, Serialize};
@@ -157,14 +156,20 @@ pub(crate) async fn open(store: &dyn WorkStore, scopes: &[String]) -> Result<(),
 }
 
 impl ClosedScopes {
-    /// Those that a run left, less the holds that are over. What a later version wrote is passed over. The clock of a file is
-    /// its worker's, which may have followed a leap that was taken back since: people are told by what it shows now.
+    /// Those that a run left, less the holds that are over. What a later version wrote is passed over.
     ///
     /// # Errors
     /// An error of the store.
     pub(crate) async fn of(store: &dyn WorkStore) -> Result<Self, WorkError> {
-        let text = store.load_state(NAME).await?;
-        Ok(Self::parse(text.as_deref(), store.now().await?.min(clock::wall())))
+        Self::at(store, store.now().await?).await
+    }
+
+    /// The same at [that time](super::store::StoreArgs::now).
+    ///
+    /// # Errors
+    /// An error of the store.
+    pub(crate) async fn at(store: &dyn WorkStore, now: Timestamp) -> Result<Self, WorkError> {
+        Ok(Self::parse(store.load_state(NAME).await?.as_deref(), now))
     }
 
     /// The same, for a worker: holds that were noted by a clock which was wrong are noted anew.
@@ -458,9 +463,12 @@ mod tests {
         assert_eq!(until(NOW, hold(None, NOW + 9)).await, Some(9), "as an earlier version notes it");
 
         // A worker that has followed the leap tells its hold at its end, as a report does then.
-        let leapt = clock::wall().as_millis() + DAYS;
-        let told = until(leapt, hold(Some(leapt - 5_000), leapt + 15_000)).await.expect("it is held");
-        assert!(NOW + told <= clock::wall().as_millis() + 20_000, "held for {told} ms");
+        let leapt = NOW + DAYS;
+        let store = store_at(leapt);
+        let text = encode(vec![hold(Some(leapt - 5_000), leapt + 15_000)]);
+        assert!(replace(&store, None, &text).await.expect("a memory"));
+        let told = ClosedScopes::at(&store, Timestamp::from_millis(NOW)).await.expect("a memory");
+        assert_eq!(told.0[0].until_ms, Some(NOW + 20_000));
 
         let store = store_at(NOW);
         let text = encode(vec![hold(Some(NOW + DAYS), NOW + DAYS + 20_000)]);

@@ -1,6 +1,5 @@
 //! `paceline tasks export`: items as lines that `tasks add --from` takes.
 
-use paceline_core::Timestamp;
 use paceline_store::work::{Filter, State, WorkClock, WorkItem};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -53,16 +52,15 @@ struct Line<'a> {
 /// # Errors
 /// Refuses what is no store; and reports one that cannot be read.
 pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
-    let clock = WorkClock::system();
-    let store = args.store.open(&clock).await?;
-    let groups = args.store.groups(&*store, &clock).await.map_err(Failure::interrupted)?;
+    let store = args.store.open(&WorkClock::system()).await?;
+    let groups = args.store.groups(&*store).await.map_err(Failure::interrupted)?;
     let filter = Filter { states: args.state, group: args.group, keys: Vec::new() };
     let mut pages = Pages::of(&*store, filter, args.limit);
     while let Some(items) = pages.next().await.map_err(Failure::interrupted)? {
         for item in &items {
             // It may have been removed since its page was read.
             let Some((_, payload, _)) = store.show(&item.key).await.map_err(Failure::interrupted)? else { continue };
-            let line = line(item, &payload, &groups, clock.wall()).map_err(Failure::interrupted)?;
+            let line = line(item, &payload, &groups).map_err(Failure::interrupted)?;
             if !output::print_while_read(|out| writeln!(out, "{line}"))? {
                 return Ok(Status::Success);
             }
@@ -71,7 +69,7 @@ pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
     Ok(Status::Success)
 }
 
-fn line(item: &WorkItem, payload: &str, groups: &Groups, now: Timestamp) -> serde_json::Result<String> {
+fn line(item: &WorkItem, payload: &str, groups: &Groups) -> serde_json::Result<String> {
     // A payload that a program added may be any text.
     let payload = match on_one_line(payload) {
         Ok(payload) => RawValue::from_string(payload)?,
@@ -83,7 +81,7 @@ fn line(item: &WorkItem, payload: &str, groups: &Groups, now: Timestamp) -> serd
         priority: item.priority,
         deadline: item.deadline.map(|deadline| deadline.as_secs_f64()),
         group: &item.group,
-        not_before: item.not_before.filter(|at| *at > now && !item.state.is_final()).map(|at| at.to_string()),
+        not_before: item.not_before.filter(|at| *at > groups.now() && !item.state.is_final()).map(|at| at.to_string()),
         created: item.created.to_string(),
         may_be_done: groups.may_be_done(item),
     })

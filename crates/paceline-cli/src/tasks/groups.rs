@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use paceline_core::{GiveUp, Timestamp};
-use paceline_store::work::{Filter, State, WorkClock, WorkError, WorkItem, WorkStore};
+use paceline_store::work::{Filter, State, WorkError, WorkItem, WorkStore};
 use paceline_store::{ACCOUNT, ScopeRow, ScopeStatus};
 use serde_json::{Value, json};
 
@@ -123,14 +123,14 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Those of a store.
+    /// Those of a store at [that time](super::store::StoreArgs::now).
     ///
     /// # Errors
     /// An error of the store.
-    pub(crate) async fn of(store: &dyn WorkStore, clock: &WorkClock) -> Result<Self, WorkError> {
+    pub(crate) async fn of(store: &dyn WorkStore, now: Timestamp) -> Result<Self, WorkError> {
         let closed = store.scopes().await?.into_iter().filter(|row| row.state != ScopeStatus::Open).collect();
         let are_repeated = CallIds::of(store).await?.are_sent();
-        Ok(Self { closed, now: clock.wall(), is_worked_on: None, are_repeated })
+        Ok(Self { closed, now, is_worked_on: None, are_repeated })
     }
 
     /// With that: whether a worker is at work.
@@ -278,7 +278,7 @@ fn as_json(row: &ScopeRow) -> Value {
 mod tests {
     use std::time::Duration;
 
-    use paceline_store::work::{MemoryStore, NewItem};
+    use paceline_store::work::{MemoryStore, NewItem, WorkClock};
 
     use super::*;
 
@@ -286,7 +286,7 @@ mod tests {
     async fn the_strongest_reason_is_told() {
         let now = Timestamp::from_millis(1_700_000_000_000);
         let clock = WorkClock::starting_at(now);
-        let store = MemoryStore::new(clock.clone());
+        let store = MemoryStore::new(clock);
         let later = Some(now + Duration::from_secs(60));
         store
             .insert(vec![
@@ -302,7 +302,7 @@ mod tests {
         let held = row("held", ScopeStatus::Held { until, reason: "used up".to_owned() });
         let stopped = row("stopped", ScopeStatus::Stopped { reason: "bad key".to_owned() });
         store.record(Vec::new(), vec![held, stopped]).await.expect("room");
-        let groups = Groups::of(&store, &clock).await.expect("readable");
+        let groups = Groups::of(&store, now).await.expect("readable");
         let items = store.list(Default::default(), 0, 10).await.expect("readable");
         let waits: Vec<_> = items.iter().filter_map(|item| groups.waits(item)).map(Waits::as_str).collect();
         assert_eq!(waits, ["not_started", "not_before", "scope_held", "scope_stopped"]);

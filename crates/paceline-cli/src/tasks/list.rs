@@ -33,9 +33,8 @@ pub(crate) struct Args {
 /// # Errors
 /// Refuses what is no store; and reports one that cannot be read.
 pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
-    let clock = WorkClock::system();
-    let store = args.store.open(&clock).await?;
-    let groups = args.store.groups(&*store, &clock).await.map_err(Failure::interrupted)?;
+    let store = args.store.open(&WorkClock::system()).await?;
+    let groups = args.store.groups(&*store).await.map_err(Failure::interrupted)?;
     let group = args.group.clone();
     let filter = Filter { states: args.state, group: args.group, keys: Vec::new() };
     let mut pages = Pages::of(&*store, filter, args.limit);

@@ -34,9 +34,8 @@ pub(crate) struct Args {
 /// # Errors
 /// Refuses what is no store, and a key that it does not have.
 pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
-    let clock = WorkClock::system();
-    let store = args.store.open(&clock).await?;
-    let groups = args.store.groups(&*store, &clock).await.map_err(Failure::interrupted)?;
+    let store = args.store.open(&WorkClock::system()).await?;
+    let groups = args.store.groups(&*store).await.map_err(Failure::interrupted)?;
     let ids = CallIds::of(&*store).await.map_err(Failure::interrupted)?;
     let found = match store.show(&args.key).await.map_err(Failure::interrupted)? {
         None => ids.items_of(&*store, &args.key).await.map_err(Failure::interrupted)?,
@@ -48,7 +47,7 @@ pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
             "no item is called {key:?}; `paceline tasks list` names those that are there (of a pruned one its key alone is kept)"
         )));
     }
-    let closed = ClosedScopes::of(&*store).await.map_err(Failure::interrupted)?;
+    let closed = ClosedScopes::at(&*store, groups.now()).await.map_err(Failure::interrupted)?;
     let mut text = String::new();
     if found.len() > 1 && !args.json {
         let (id, items) = (text::printable(&args.key), text::counted(found.len() as u64, "item"));

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use paceline::clock;
+use paceline_core::Timestamp;
 use paceline_store::work::{PostgresStore, SqliteStore, State, WorkClock, WorkError, WorkStore, worker_of};
 use paceline_store::{DiskSpace, is_same_file};
 
@@ -97,8 +99,8 @@ impl StoreArgs {
     ///
     /// # Errors
     /// An error of the store.
-    pub(crate) async fn groups(&self, store: &dyn WorkStore, clock: &WorkClock) -> Result<Groups, WorkError> {
-        let groups = Groups::of(store, clock).await?;
+    pub(crate) async fn groups(&self, store: &dyn WorkStore) -> Result<Groups, WorkError> {
+        let groups = Groups::of(store, self.now(store).await?).await?;
         let is_worked_on = match self.file() {
             // To look at the lock is in the way of a run that begins just then.
             Some(file) => (store.counts().await?.of(State::InFlight) > 0).then(|| worker_of(file).is_some()),
@@ -106,6 +108,18 @@ impl StoreArgs {
             None => store.workers().await?.filter(|workers| *workers > 0).map(|_| true),
         };
         Ok(groups.worked_on(is_worked_on))
+    }
+
+    /// The time by which people are told of the store: that of a database, whatever this machine's clock shows. The clock of a
+    /// file is its worker's, which may have followed a leap that was taken back since: they are told by what it shows now.
+    ///
+    /// # Errors
+    /// An error of the store.
+    pub(crate) async fn now(&self, store: &dyn WorkStore) -> Result<Timestamp, WorkError> {
+        match self.file() {
+            Some(_) => Ok(clock::wall()),
+            None => store.now().await,
+        }
     }
 
     /// Whether a worker is at work; none where that cannot be told.

@@ -11,19 +11,19 @@ use super::job::Job;
 use super::measure;
 
 /// libfaketime changes what the wall clock shows and leaves the monotonic clock alone, as an administrator does.
-struct Clock {
+pub(crate) struct Clock {
     folder: tempfile::TempDir,
 }
 
 impl Clock {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let clock = Self { folder: tempfile::tempdir().expect("a temporary folder") };
         clock.shift("+0");
         clock
     }
 
     /// Sets the clock that far off, in words of faketime: `-1h`.
-    fn shift(&self, offset: &str) {
+    pub(crate) fn shift(&self, offset: &str) {
         let new = self.folder.path().join("new");
         fs::write(&new, offset).expect("writable");
         fs::rename(new, self.file()).expect("the same folder");
@@ -33,7 +33,7 @@ impl Clock {
         self.folder.path().join("offset")
     }
 
-    fn environment(&self) -> [(&'static str, OsString); 4] {
+    pub(crate) fn environment(&self) -> [(&'static str, OsString); 4] {
         [
             ("LD_PRELOAD", library().into()),
             ("FAKETIME_TIMESTAMP_FILE", self.file().into()),

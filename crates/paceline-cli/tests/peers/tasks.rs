@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::counting::Counting;
+use super::faked_clock::Clock;
 use crate::postgres_server::PostgresServer;
 use crate::redis_server::RedisServer;
 
@@ -53,6 +54,45 @@ fn four_workers_share_what_there_is_and_do_nothing_twice() {
     assert_eq!((&report["status"], &report["succeeded"]), (&"SUCCESS".into(), &ITEMS.into()));
     assert_eq!((&report["calls"], &report["resends"]), (&calls.into(), &(ITEMS / 10).into()));
     assert_eq!(report["items"].as_array().map(Vec::len), Some(ITEMS / 10), "those that were tried twice");
+}
+
+/// Items are added, sent, looked at and sent for again on a machine whose clock is an hour ahead, then as far behind.
+#[test]
+fn where_a_store_is_shared_its_database_alone_says_what_time_it_is() {
+    let (postgres, clock) = (PostgresServer::start(), Clock::new());
+    let tasks = |word: &str, flags: &[&str]| {
+        let mut command = postgres.command(&["tasks", word], flags);
+        let output = command.envs(clock.environment()).output().expect("the binary runs");
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(matches!(output.status.code(), Some(0 | 3)), "{word}: {}: {log}{printed}", output.status);
+        printed
+    };
+    let json = |printed: String| serde_json::from_str::<Value>(&printed).unwrap_or_else(|_| panic!("{printed}"));
+    for offset in ["+1h", "-1h"] {
+        clock.shift(offset);
+        let [soon, later, file] = ["soon", "later", "file"].map(|key| format!("{key} {offset}"));
+        tasks("add", &["--key", &soon, "--not-before", "10ms", "1"]);
+        tasks("add", &["--key", &later, "--not-before", "30m", "1"]);
+        let lines = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(&lines, json!({"key": file, "payload": 1, "not_before": "10ms"}).to_string()).expect("writable");
+        tasks("add", &["--from", &lines.path().display().to_string()]);
+        let summary = json(tasks("run", &["--max-wait", "10s", "--json", "--", "true"]));
+        assert_eq!((&summary["calls"], &summary["stopped"]), (&json!(2), &json!("max_wait")), "{offset}: {summary}");
+        let reasons = &summary["reasons"]["deferred"];
+        assert_eq!(reasons, &json!({"not_before": summary["deferred"]}), "{offset}: what is said at its end");
+        let listed: Vec<Value> = tasks("list", &["--state", "waiting", "--json"])
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("JSON"))
+            .collect();
+        assert!(listed.iter().all(|item| item["reason"] == "not_before"), "{offset}: {listed:?}");
+        let exported = tasks("export", &["--state", "waiting"]);
+        assert!(exported.lines().all(|line| line.contains("not_before")), "{offset}: {exported}");
+        let again = tasks("retry", &["--again", "--all", "--since", "10m", "--json"]);
+        assert_eq!(json(again)["changed"], json!(2), "{offset}: those that have just succeeded");
+        tasks("cancel", &[&soon, &file]);
+        tasks("prune", &["--older-than", "0"]);
+    }
 }
 
 /// They take what they can get at once, and leave no request behind that says how much they want.

@@ -26,6 +26,7 @@ const TOGETHER: (usize, usize) = (1_000, 8 << 20);
 pub(super) struct Items {
     lines: Lines,
     bytes: u64,
+    /// When they are added, by the clock of the store.
     now: Timestamp,
 }
 
@@ -35,12 +36,14 @@ impl Items {
     ///
     /// # Errors
     /// Names the lines that are no items, and keys that stand there twice.
-    pub(super) fn check(path: &Path, now: Timestamp, are_requests: bool) -> Result<Self, Failure> {
+    pub(super) fn check(path: &Path, are_requests: bool) -> Result<Self, Failure> {
         let unreadable = |error| Failure::refused(format!("cannot read {}: {error}", path.display()));
         let mut lines = Lines::new(seekable(path).map_err(unreadable)?);
         let (mut wrong, mut not_sent) = (Vec::new(), NotSent::default());
         let mut keys: HashMap<[u8; 16], u64> = HashMap::new();
         let (mut items, mut wrongs) = (0_u64, 0_u64);
+        // Whatever it is, a line is an item or none.
+        let now = Timestamp::from_millis(0);
         while let Some((number, text)) = lines.next().map_err(unreadable)? {
             let parsed = text
                 .and_then(|text| line::read(text, now))
@@ -78,6 +81,11 @@ impl Items {
         let bytes = lines.position;
         lines.rewind().map_err(unreadable)?;
         Ok(Self { lines, bytes, now })
+    }
+
+    /// The same, added at that time.
+    pub(super) fn at(self, now: Timestamp) -> Self {
+        Self { now, ..self }
     }
 
     /// How long the file is.

@@ -73,8 +73,9 @@ All lines are checked before the first item is added. The same file may be added
 pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Status, Failure> {
     let clock = WorkClock::system();
     if let Some(from) = &args.from {
-        let items = Items::check(from, clock.wall(), args.http)?;
+        let items = Items::check(from, args.http)?;
         let store = args.store.open_or_make(&clock).await?;
+        let items = items.at(store.now().await.map_err(not_begun)?);
         let tally = add_all(&*store, items, everywhere.quiet).await?;
         if args.json || !everywhere.quiet {
             print(&tally, None, args.json)?;
@@ -82,8 +83,11 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
         return Ok(Status::Success);
     }
     let made = args.key.is_none();
-    let item = one(&args, clock.wall())?;
+    let mut item = one(&args)?;
     let store = args.store.open_or_make(&clock).await?;
+    if let Some(when) = args.not_before {
+        item.not_before = Some(when.from(store.now().await.map_err(not_begun)?));
+    }
     let mut tally = Tally::default();
     let key = item.key.clone();
     tally.count(&store.insert(vec![item]).await.map_err(not_begun)?);
@@ -98,8 +102,8 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     Ok(Status::Success)
 }
 
-/// The item of the flags.
-fn one(args: &Args, now: Timestamp) -> Result<NewItem, Failure> {
+/// The item of the flags, but for its due time.
+fn one(args: &Args) -> Result<NewItem, Failure> {
     let payload = match args.payload.as_deref().unwrap_or_default() {
         "-" => {
             let mut payload = String::new();
@@ -131,7 +135,6 @@ fn one(args: &Args, now: Timestamp) -> Result<NewItem, Failure> {
         priority: args.priority,
         deadline: args.deadline,
         group: args.group.clone(),
-        not_before: args.not_before.map(|when| when.from(now)),
         ..NewItem::new(key, payload)
     };
     item.check().map_err(Failure::refused)?;

@@ -53,11 +53,10 @@ pub(crate) enum Form {
 /// # Errors
 /// Refuses what is no store; and reports one that cannot be read, or its figures do not add up.
 pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
-    let clock = WorkClock::system();
     args.store.refuse_as_output("-o", args.output.as_deref())?;
-    let store = args.store.open(&clock).await?;
+    let store = args.store.open(&WorkClock::system()).await?;
     let form = if args.json { Form::Json } else { args.format };
-    let groups = args.store.groups(&*store, &clock).await.map_err(Failure::interrupted)?;
+    let groups = args.store.groups(&*store).await.map_err(Failure::interrupted)?;
     let worker = Worker::of(&args.store, &*store).await.map_err(Failure::interrupted)?;
     if let Some(group) = &args.group
         && let Some(unknown) = groups::unknown(&*store, group).await.map_err(Failure::interrupted)?

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use paceline_core::GiveUp;
-use paceline_store::work::{self, Filter, State, StateCounts, WorkClock, WorkError, WorkItem, WorkStore};
+use paceline_core::{GiveUp, Timestamp};
+use paceline_store::work::{self, Filter, State, StateCounts, WorkError, WorkItem, WorkStore};
 use serde_json::{Map, Value, json};
 
 use crate::exit::Status;
@@ -43,12 +43,12 @@ pub(crate) struct StoreSummary {
 }
 
 impl StoreSummary {
-    /// Of the items of a store. Those that succeeded are not read one by one.
+    /// Of the items of a store at [that time](crate::tasks::store::StoreArgs::now). Those that succeeded are not read one by one.
     ///
     /// # Errors
     /// An error of the store.
-    pub(crate) async fn of(store: &dyn WorkStore, clock: &WorkClock) -> Result<Self, WorkError> {
-        let mut standing = Self::before_the_first(Groups::of(store, clock).await?, store).await?;
+    pub(crate) async fn of(store: &dyn WorkStore, now: Timestamp) -> Result<Self, WorkError> {
+        let mut standing = Self::before_the_first(Groups::of(store, now).await?, store).await?;
         let others: Vec<State> = State::ALL.into_iter().filter(|state| *state != State::Succeeded).collect();
         let mut pages = Pages::of(store, Filter::states(others), None);
         while let Some(items) = pages.next().await? {
@@ -65,7 +65,7 @@ impl StoreSummary {
     /// # Errors
     /// An error of the store.
     pub(super) async fn before_the_first(groups: Groups, store: &dyn WorkStore) -> Result<Self, WorkError> {
-        let mut scopes = ClosedScopes::of(store).await?;
+        let mut scopes = ClosedScopes::at(store, groups.now()).await?;
         // Of a group that is a scope it is told once.
         scopes.retain(|name| !groups.is_closed(name));
         Ok(Self { groups, scopes, counts: StateCounts::default(), succeeded_before: 0, reasons: BTreeMap::new() })
@@ -221,8 +221,8 @@ const ENDS: [&str; 5] = ["fallback", "failed", "skipped", "cancelled", "deferred
 mod tests {
     use std::time::Duration;
 
-    use paceline_core::{Backoff, Class, Growth, Jitter, Timestamp};
-    use paceline_store::work::{Failure, MemoryStore, NewItem, OverBound, Scheduler, SchedulerConfig};
+    use paceline_core::{Backoff, Class, Growth, Jitter};
+    use paceline_store::work::{Failure, MemoryStore, NewItem, OverBound, Scheduler, SchedulerConfig, WorkClock};
 
     use super::*;
 
@@ -243,7 +243,7 @@ mod tests {
             }
         });
         end.await.expect("a memory");
-        StoreSummary::of(&*store, &clock).await.expect("a memory")
+        StoreSummary::of(&*store, clock.wall()).await.expect("a memory")
     }
 
     /// The default with retries at once.

@@ -71,7 +71,7 @@ impl KnownAnswers {
             tokio::time::sleep(pause).await;
             let began = clock.now();
             // A store that cannot be written ends the run by itself.
-            let _ = self.save(store, clock, limiter).await;
+            let _ = self.save(store, limiter).await;
             let _ = self.read(store).await;
             pause = regularly::pause(SAVE_EVERY, clock.now().saturating_since(began));
         }
@@ -81,13 +81,8 @@ impl KnownAnswers {
     ///
     /// # Errors
     /// An error of the store.
-    pub(super) async fn save(
-        &self,
-        store: &dyn WorkStore,
-        clock: &WorkClock,
-        limiter: &Limiter,
-    ) -> Result<(), WorkError> {
-        let (mut learnt, now) = (Vec::new(), clock.wall());
+    pub(super) async fn save(&self, store: &dyn WorkStore, limiter: &Limiter) -> Result<(), WorkError> {
+        let (mut learnt, now) = (Vec::new(), store.now().await?);
         for scope in limiter.snapshot().scopes {
             let known = self.lock().scopes.get(&scope.name).copied();
             if scope.answers != ScopeAnswers::Unknown && known.is_none_or(|known| known.is_outdated(scope.answers, now))
@@ -182,7 +177,7 @@ mod tests {
             permit.complete(Outcome::new(class));
         }
         assert_eq!(other.knows("good"), ScopeAnswers::Unknown);
-        one.known.save(&store, &clock, &one.limiter).await.expect("a memory");
+        one.known.save(&store, &one.limiter).await.expect("a memory");
         other.known.read(&store).await.expect("a memory");
         for worker in [other, Worker::begun(&store).await] {
             assert!(matches!(worker.knows("good"), ScopeAnswers::Came { .. }), "{:?}", worker.knows("good"));
@@ -190,7 +185,7 @@ mod tests {
         }
         assert!(store.answers(clock.wall()).await.expect("a memory").len() == 2);
         tokio::time::sleep(Duration::from_secs(60)).await;
-        one.known.save(&store, &clock, &one.limiter).await.expect("a memory");
+        one.known.save(&store, &one.limiter).await.expect("a memory");
         assert!(store.answers(clock.wall()).await.expect("a memory").is_empty(), "what is noted is not noted again");
     }
 }

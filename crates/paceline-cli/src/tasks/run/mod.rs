@@ -58,7 +58,6 @@ use crate::files::{self, Kept};
 use crate::job_line::JobTeller;
 use crate::output;
 use crate::run::calls::signals::SignalCount;
-use crate::tasks::report::store_summary::StoreSummary;
 use crate::text;
 use crate::upstream;
 
@@ -354,7 +353,7 @@ impl Runs<'_> {
         progress.tell_failed(&|key| fail_fast.waits(key), true);
         let same = settled.map_err(|error| broken(error, true))?;
         let elapsed = self.clock.now().saturating_since(began);
-        let mut standing = StoreSummary::of(&*self.store, &self.clock).await.map_err(Failure::interrupted)?;
+        let mut standing = summary::standing(self.args, &*self.store).await.map_err(Failure::interrupted)?;
         standing.retain_of(&*self.store, &Filter::default()).await.map_err(Failure::interrupted)?;
         let groups_failed_alike = matches!(summary.ended, EndReason::Done | EndReason::GroupsStopped)
             && fail_fast.stopped_all(standing.groups().stopped());
@@ -369,7 +368,7 @@ impl Runs<'_> {
     /// What a run leaves in the store to the next. Returns why it ended early, if everything failed alike.
     async fn settle(&self, fail_fast: &FailFast) -> Result<Option<SameFailure>, WorkError> {
         if let Work::Requests(requests) = &self.work {
-            requests.settle(&self.clock, self.permits.limiter()).await?;
+            requests.settle(self.permits.limiter()).await?;
         }
         fail_fast.share(&*self.store, self.work.stopped()).await?;
         let same = fail_fast.put_back(&*self.store).await?;

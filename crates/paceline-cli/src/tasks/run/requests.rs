@@ -235,9 +235,9 @@ impl Requests {
     }
 
     /// A run has ended, and the store knows all of its answers.
-    pub(super) async fn settle(&self, clock: &WorkClock, limiter: &Limiter) -> Result<(), WorkError> {
+    pub(super) async fn settle(&self, limiter: &Limiter) -> Result<(), WorkError> {
         if self.addresses.hosts {
-            self.known.save(&*self.store, clock, limiter).await?;
+            self.known.save(&*self.store, limiter).await?;
         }
         match &self.answers {
             Some(answers) => answers.settle(&*self.store).await,

@@ -338,10 +338,10 @@ impl StoppedScopes {
             }
             let began = clock.now();
             let _ = self.take_up(store).await;
-            let _ = self.make_due(store, clock).await;
+            let _ = self.make_due(store).await;
             let _ = self.open_as_told(store, limiter).await;
             if self.lock().stays && ends_late_at <= began {
-                let _ = end_late(store, clock.wall(), deadline).await;
+                let _ = end_late(store, deadline).await;
                 ends_late_at = began + END_LATE_EVERY;
             }
             // At the end of the run it is told again, and an error of the store ends that by itself.

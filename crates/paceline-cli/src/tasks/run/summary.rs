@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paceline_store::work::{EndReason, Summary, WorkClock};
+use paceline_store::work::{EndReason, Summary, WorkClock, WorkError, WorkStore};
 use serde_json::{Map, Value, json};
 
 use super::same_failure::SameFailure;
@@ -15,6 +15,14 @@ use crate::run::progress::resume_command;
 use crate::tasks::report::store_summary::StoreSummary;
 use crate::text;
 
+/// Where all items of the store stand.
+///
+/// # Errors
+/// An error of the store.
+pub(super) async fn standing(args: &Args, store: &dyn WorkStore) -> Result<StoreSummary, WorkError> {
+    StoreSummary::of(store, args.store.now(store).await?).await
+}
+
 /// Writes the summary of a run that found no room on the disk to begin, where one is asked for: how the items of the store
 /// stand, as far as that can be read.
 ///
@@ -22,7 +30,7 @@ use crate::text;
 /// Names a place that did not take it.
 pub(super) async fn print_not_begun(args: &Args, clock: &WorkClock) -> Result<(), Failure> {
     let mut figures = match args.store.open(clock).await {
-        Ok(store) => StoreSummary::of(&*store, clock).await.map(|standing| standing.json()).unwrap_or_default(),
+        Ok(store) => standing(args, &*store).await.map(|standing| standing.json()).unwrap_or_default(),
         Err(_) => Map::new(),
     };
     let stopped = StopReason::DiskFull { message: String::new() };

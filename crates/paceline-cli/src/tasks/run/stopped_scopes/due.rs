@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use paceline_core::{Class, PauseCause, Timestamp};
-use paceline_store::work::{Amend, Filter, State, WorkClock, WorkError, WorkItem, WorkStore};
+use paceline_store::work::{Amend, Filter, State, WorkError, WorkItem, WorkStore};
 
 use super::{Stopped, StoppedScopes};
 use crate::tasks::add::host_and_address_of;
@@ -31,10 +31,10 @@ impl StoppedScopes {
     }
 
     /// Makes due what waits for the pauses of scopes that take calls again.
-    pub(super) async fn make_due(&self, store: &dyn WorkStore, clock: &WorkClock) -> Result<(), WorkError> {
+    pub(super) async fn make_due(&self, store: &dyn WorkStore) -> Result<(), WorkError> {
         let scopes = self.lock().due.clone();
         for (scope, which) in scopes {
-            due(store, &scope, which, clock.wall()).await?;
+            due(store, &scope, which).await?;
             self.lock().due.remove(&scope);
         }
         Ok(())
@@ -56,7 +56,8 @@ impl Stopped {
 }
 
 /// These items of a host are due.
-async fn due(store: &dyn WorkStore, host: &str, which: DueItems, now: Timestamp) -> Result<(), WorkError> {
+async fn due(store: &dyn WorkStore, host: &str, which: DueItems) -> Result<(), WorkError> {
+    let now = store.now().await?;
     let mut pages = Pages::of(store, Filter::states([State::Waiting]), None);
     while let Some(items) = pages.next().await? {
         let mut keys = Vec::new();
@@ -99,7 +100,9 @@ mod tests {
     use std::sync::Arc;
 
     use paceline_core::retry::Counted;
-    use paceline_store::work::{ClaimOutcome, ClaimRequest, DecisionRecord, Failure, MemoryStore, NewItem, Transition};
+    use paceline_store::work::{
+        ClaimOutcome, ClaimRequest, DecisionRecord, Failure, MemoryStore, NewItem, Transition, WorkClock,
+    };
 
     use super::*;
 
@@ -109,14 +112,13 @@ mod tests {
     struct Worker {
         stopped: StoppedScopes,
         store: Arc<MemoryStore>,
-        clock: WorkClock,
     }
 
     impl Worker {
         fn new() -> Self {
             let clock = WorkClock::starting_at(Timestamp::from_millis(1_700_000_000_000));
-            let store = Arc::new(MemoryStore::new(clock.clone()));
-            Self { stopped: StoppedScopes::new(true), store, clock }
+            let store = Arc::new(MemoryStore::new(clock));
+            Self { stopped: StoppedScopes::new(true), store }
         }
 
         /// Calls what is due, of which the host takes all but these; what waited and is due then.
@@ -138,7 +140,7 @@ mod tests {
                 };
                 self.store.record(vec![outcome], Vec::new()).await.expect("a memory");
             }
-            self.stopped.make_due(&*self.store, &self.clock).await.expect("a memory");
+            self.stopped.make_due(&*self.store).await.expect("a memory");
             let waiting = self.store.list(Filter::states([State::Waiting]), 0, 9).await.expect("a memory");
             waiting.into_iter().filter(|item| item.not_before.is_none()).map(|item| item.key).collect()
         }

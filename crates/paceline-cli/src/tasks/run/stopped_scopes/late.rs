@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use paceline_core::Timestamp;
 use paceline_store::work::{Amend, Filter, State, WorkError, WorkItem, WorkStore};
 
 use crate::tasks::pages::Pages;
@@ -11,7 +10,8 @@ use crate::tasks::pages::Pages;
 ///
 /// # Errors
 /// An error of the store.
-pub(super) async fn end_late(store: &dyn WorkStore, now: Timestamp, deadline: Duration) -> Result<(), WorkError> {
+pub(super) async fn end_late(store: &dyn WorkStore, deadline: Duration) -> Result<(), WorkError> {
+    let now = store.now().await?;
     let is_late = |item: &WorkItem| item.first.is_some_and(|first| first + item.deadline.unwrap_or(deadline) <= now);
     let mut pages = Pages::of(store, Filter::states([State::Deferred]), None);
     while let Some(items) = pages.next().await? {
