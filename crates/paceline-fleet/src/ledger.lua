@@ -226,7 +226,47 @@ local function end_leases(now, own)
     return own
 end
 
--- level.rs: sets the targets.
+-- level.rs: how a member stands in the line, what goes round, and who gives way to those that save up.
+local STAYS, WAITS, RESTS = 1, 2, 3
+local function whole_calls(share, step)
+    local whole = floor(share)
+    return whole - whole % step
+end
+
+local function go_round(now, book, room, most, line)
+    table.sort(line, function(a, b)
+        if a.stands ~= b.stands then return a.stands < b.stands end
+        if a.pass ~= b.pass then return a.pass < b.pass end
+        return a.id < b.id
+    end)
+    local given = 0
+    for _, turn in ipairs(line) do
+        local part, rests = turn.part, turn.stands == RESTS
+        if turn.step > room and (rests or room == 0 or given + turn.step > most) then
+            if not rests then room, part[SINCE] = 0, -1 end
+        else
+            room, given = max(room - turn.step, 0), given + turn.step
+            part[TARGET] = part[TARGET] + turn.step
+            if turn.stands ~= STAYS then
+                book[LINE] = max(turn.pass, book[LINE])
+                part[PASS], part[SINCE] = turn.pass + turn.wait, now
+            end
+        end
+    end
+    return given
+end
+
+local function give_way(left, others)
+    local weights = 0
+    for _, entry in ipairs(others) do weights = weights + entry.weight end
+    for _, entry in ipairs(others) do
+        local share, part = left * entry.weight / weights, entry.part
+        if part[TARGET] > share then part[TARGET] = whole_calls(share, part[LUMP]) end
+        left, weights = left - part[TARGET], weights - entry.weight
+    end
+end
+
+-- Sets the targets.
 local function level(now, book, parts)
     local capacity = max(book[UNITS] - book[ASIDE], 0)
     table.sort(parts, function(a, b)
@@ -248,43 +288,40 @@ local function level(now, book, parts)
         local part = parts[n].part
         part[TARGET], part[SINCE] = part[WANT] + (is_roomy and spare(part[WANT]) or 0), -1
     end
-    local rest, line = left, {}
+    local rest, remainders, large, small, others = left, 0, {}, {}, {}
+    for n = 1, satisfied do others[n] = parts[n] end
     for n = satisfied + 1, #parts do
         local entry = parts[n]
         local part = entry.part
-        local share = left * entry.weight
-        local whole, step = floor(share / weights), part[LUMP]
-        local base = whole - whole % step
-        part[TARGET] = base
+        local share, step = left * entry.weight, part[LUMP]
+        local base = whole_calls(share / weights, step)
         rest = max(rest - base, 0)
         local fraction = share - base * weights
-        local stays = part[SINCE] >= 0 and max(now - part[SINCE], 0) < book[TURN_LASTS]
+        local age = part[SINCE] >= 0 and max(now - part[SINCE], 0)
+        local stays, holds = age and age < book[TURN_LASTS], part[TARGET] >= step
+        part[TARGET] = base
+        if base > 0 then others[#others + 1] = entry end
         if fraction <= 0 then
             part[SINCE] = -1
         else
             if part[SINCE] < 0 then part[PASS] = max(part[PASS], book[LINE]) end
             local wait = floor(min(max(TURN * step * weights / fraction, 1), LONGEST))
             part[PASS] = min(part[PASS], book[LINE] + wait)
-            line[#line + 1] = { new = not stays, pass = part[PASS], id = entry.id, step = step, wait = wait, part = part }
-        end
-    end
-    table.sort(line, function(a, b)
-        if a.new ~= b.new then return b.new end
-        if a.pass ~= b.pass then return a.pass < b.pass end
-        return a.id < b.id
-    end)
-    for _, turn in ipairs(line) do
-        if turn.step > rest then
-            rest, turn.part[SINCE] = 0, -1
-        else
-            rest = rest - turn.step
-            turn.part[TARGET] = turn.part[TARGET] + turn.step
-            if turn.new then
-                book[LINE] = max(turn.pass, book[LINE])
-                turn.part[PASS], turn.part[SINCE] = turn.pass + turn.wait, now
+            local turn = { stands = WAITS, pass = part[PASS], id = entry.id, step = step, wait = wait, part = part }
+            if base == 0 then
+                if age and not stays and age * TURN < book[TURN_LASTS] * wait then turn.stands = RESTS
+                elseif stays and holds then turn.stands = STAYS end
+                large[#large + 1] = turn
+            else
+                remainders = remainders + fraction
+                if stays then turn.stands = STAYS end
+                small[#small + 1] = turn
             end
         end
     end
+    local saved = go_round(now, book, max(rest - floor(remainders / weights), 0), capacity, large)
+    go_round(now, book, max(rest - saved, 0), 0, small)
+    if saved > rest then give_way(capacity - saved, others) end
     book[CONTENDED] = satisfied < #parts and 1 or 0
 end
 

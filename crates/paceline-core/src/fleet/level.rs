@@ -4,10 +4,14 @@
 //! enough for that of all. What is left because units are whole, and because less than the next call costs is of no use, goes
 //! round in turns. Over a long time each member has its share, also where there are more members than units.
 //!
+//! A member whose next call costs more than its share saves up for it: for one turn it is meant to hold all that the call costs,
+//! and the others give way, those that want most first. Then it rests for as long as that was more than its share.
+//!
 //! The arithmetic is that of doubles, in an order that a script of a store can follow: units and weights are whole numbers that
 //! doubles hold exactly, and what is divided decides about fairness, never about how much there is.
 
 use alloc::vec::Vec;
+use core::cmp::Ordering;
 use core::time::Duration;
 
 use super::message::{MemberId, Stake};
@@ -49,10 +53,7 @@ pub(super) fn divide(
     line: &mut u64,
     parts: &mut [(MemberId, u64, &mut Part)],
 ) -> bool {
-    parts.sort_by(|(a_id, a_weight, a), (b_id, b_weight, b)| {
-        let (a, b) = (float(a.stake.want) * float(*b_weight), float(b.stake.want) * float(*a_weight));
-        a.total_cmp(&b).then(a_id.cmp(b_id))
-    });
+    parts.sort_by(by_want);
     let (mut left, mut weights) = (float(capacity), parts.iter().map(|(_, weight, _)| float(*weight)).sum::<f64>());
     let satisfied = parts.iter().take_while(|(_, weight, part)| {
         let (want, weight) = (float(part.stake.want), float(*weight));
@@ -63,25 +64,27 @@ pub(super) fn divide(
         fits
     });
     let satisfied = satisfied.count();
-    let (satisfied, short) = parts.split_at_mut(satisfied);
-    let contended = !short.is_empty();
-    let spares = satisfied.iter().map(|(_, _, part)| float(Stake::spare(part.stake.want))).sum::<f64>();
+    let contended = satisfied < parts.len();
+    let spares = parts[..satisfied].iter().map(|(_, _, part)| float(Stake::spare(part.stake.want))).sum::<f64>();
     let is_roomy = !contended && spares <= left;
-    for (_, _, part) in satisfied {
+    for (_, _, part) in &mut parts[..satisfied] {
         let spare = if is_roomy { Stake::spare(part.stake.want) } else { 0 };
         (part.target, part.turn) = (part.stake.want + spare, None);
     }
-    let mut rest = left as u64;
-    let mut waiting = Vec::with_capacity(short.len());
-    for (id, weight, part) in short {
+    let (mut rest, mut remainders) = (left as u64, 0.0);
+    let (mut large, mut small, mut others) = (Vec::new(), Vec::new(), (0..satisfied).collect::<Vec<_>>());
+    for (place, (id, weight, part)) in parts.iter_mut().enumerate().skip(satisfied) {
         let share = left * float(*weight);
         // A part of a call is of no use to it, and of use to another.
-        let (whole, step) = ((share / weights) as u64, part.stake.lump);
-        let base = whole - whole % step;
-        part.target = base;
+        let (base, step) = (whole_calls(share / weights, part.stake.lump), part.stake.lump);
         rest = rest.saturating_sub(base);
         let fraction = share - float(base) * weights;
-        let stays = part.turn.is_some_and(|since| now - since < turn);
+        let age = part.turn.map(|since| now - since);
+        let holds = part.target >= step;
+        part.target = base;
+        if base > 0 {
+            others.push(place);
+        }
         if fraction <= 0.0 {
             part.turn = None;
             continue;
@@ -92,24 +95,103 @@ pub(super) fn divide(
         let wait = (TURN * float(step) * weights / fraction).clamp(1.0, LONGEST) as u64;
         // A turn that it had while a part went round more slowly, as among fewer members, counts no more than one now.
         part.pass = part.pass.min(line.saturating_add(wait));
-        waiting.push((!stays, part.pass, *id, step, wait, part));
+        let stands = match age {
+            Some(age) if age < turn && (holds || base > 0) => Stands::Stays,
+            Some(age) if age >= turn && base == 0 && has_more(age, turn, wait) => Stands::Rests,
+            _ => Stands::Waits,
+        };
+        let member = (stands, part.pass, *id, place, wait);
+        if base == 0 {
+            large.push(member);
+        } else {
+            remainders += fraction;
+            small.push(member);
+        }
     }
-    waiting.sort_by_key(|(new, pass, id, ..)| (*new, *pass, *id));
-    for (new, pass, _, step, wait, part) in waiting {
-        // The head of the line is waited for: what is left does not go to members behind it.
-        if step > rest {
-            (rest, part.turn) = (0, None);
-            continue;
-        }
-        rest -= step;
-        part.target += step;
-        if new {
-            *line = pass.max(*line);
-            part.pass = pass.saturating_add(wait);
-            part.turn = Some(now);
-        }
+    let room = rest.saturating_sub((remainders / weights) as u64);
+    let saved = go_round(now, (room, capacity), line, large, parts);
+    go_round(now, (rest.saturating_sub(saved), 0), line, small, parts);
+    if saved > rest {
+        give_way(capacity - saved, &others, parts);
     }
     contended
+}
+
+/// Those that want least for a unit of weight come first.
+fn by_want(a: &(MemberId, u64, &mut Part), b: &(MemberId, u64, &mut Part)) -> Ordering {
+    let ((a_id, a_weight, a), (b_id, b_weight, b)) = (a, b);
+    let (a, b) = (float(a.stake.want) * float(*b_weight), float(b.stake.want) * float(*a_weight));
+    a.total_cmp(&b).then(a_id.cmp(b_id))
+}
+
+/// Where a member stands in the line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stands {
+    /// It has its turn.
+    Stays,
+    Waits,
+    /// Its last turn was more than its share since.
+    Rests,
+}
+
+/// Whether a turn that was begun so long ago is more than a share until now.
+fn has_more(age: Duration, turn: Duration, wait: u64) -> bool {
+    age.as_secs_f64() * TURN < turn.as_secs_f64() * float(wait)
+}
+
+/// A member in the line: how it stands there, its place in the line, who it is, its place among all, and the wait for its next
+/// turn.
+type InLine = (Stands, u64, MemberId, usize, u64);
+
+/// What is less than a call of each goes to some, in turns: to as many as `room` is enough for, and then to one more that rests
+/// after it, where that makes at most `most`. Returns what it makes.
+fn go_round(
+    now: Instant,
+    (mut room, most): (u64, u64),
+    line: &mut u64,
+    mut members: Vec<InLine>,
+    parts: &mut [(MemberId, u64, &mut Part)],
+) -> u64 {
+    members.sort_unstable();
+    let mut given = 0;
+    for (stands, pass, _, place, wait) in members {
+        let (_, _, part) = &mut parts[place];
+        let (step, rests) = (part.stake.lump, stands == Stands::Rests);
+        if step > room && (rests || room == 0 || given + step > most) {
+            // The head of the line is waited for: what is left does not go to members behind it.
+            if !rests {
+                (room, part.turn) = (0, None);
+            }
+            continue;
+        }
+        (room, given) = (room.saturating_sub(step), given + step);
+        part.target += step;
+        if stands != Stands::Stays {
+            *line = pass.max(*line);
+            (part.pass, part.turn) = (pass.saturating_add(wait), Some(now));
+        }
+    }
+    given
+}
+
+/// The others, those that want least first, give what those that save up have more than their shares.
+fn give_way(capacity: u64, others: &[usize], parts: &mut [(MemberId, u64, &mut Part)]) {
+    let mut left = float(capacity);
+    let mut weights = others.iter().map(|place| float(parts[*place].1)).sum::<f64>();
+    for place in others {
+        let (_, weight, part) = &mut parts[*place];
+        let share = left * float(*weight) / weights;
+        if float(part.target) > share {
+            part.target = whole_calls(share, part.stake.lump);
+        }
+        (left, weights) = (left - float(part.target), weights - float(*weight));
+    }
+}
+
+/// As much of a share as whole calls cost.
+fn whole_calls(share: f64, call: u64) -> u64 {
+    let whole = share as u64;
+    whole - whole % call
 }
 
 fn float(units: u64) -> f64 {

@@ -65,6 +65,7 @@
 //! | a word for the board | at once; said again after 500 ms without an answer |
 //! | division | at most four times a second; eight times where the window is below 2 s |
 //! | turn | what cannot be divided goes round: a member keeps a unit, or what its next call costs, for two windows |
+//! | saving up | a member whose next call costs more than goes round has a turn all the same, and rests after it |
 
 mod board;
 mod interface;

@@ -1,5 +1,6 @@
 //! What a fleet uses of its limit, and how it is shared, in fair weather.
 
+use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -116,4 +117,46 @@ fn callers_with_one_call_at_a_time_get_what_no_other_member_wants() {
         super::std::println!("{limit} a minute, {callers} callers: {granted} calls, {requests} requests");
         assert!(granted >= least && requests < 60 && world.worst <= limit);
     }
+}
+
+/// Members with small calls, so many a second each, and after so many quarters of a window one of them has a call before those
+/// that is larger than its part: how long the longest of these waits, in windows, and what was used.
+fn with_large_calls(members: usize, demand: f64, large: u64, quarters: u32) -> (f64, Figures) {
+    let (limit, window, step) = (30_000, ms(60_000), ms(250));
+    let mut world = World::new(3, limit, window, LEASE, FAIR);
+    (0..members).for_each(|_| world.join(demand, 500));
+    run(&mut world, step, 3 * window);
+    let (mut waits, mut longest) = (vec![Duration::ZERO; members], Duration::ZERO);
+    let mut all = Vec::new();
+    for turn in 0..120 / quarters {
+        world.nodes[turn as usize % members].first.get_or_insert(large);
+        for _ in 0..quarters * 60 {
+            all.push(run(&mut world, step, step));
+            for (node, wait) in world.nodes.iter().zip(&mut waits) {
+                *wait = if node.first.is_some() { *wait + step } else { Duration::ZERO };
+                longest = longest.max(*wait);
+            }
+        }
+    }
+    let used = all.iter().map(|figures| figures.used).sum::<f64>() / all.len() as f64;
+    let granted: Vec<u64> = world.nodes.iter().map(|node| node.granted).collect();
+    let figures = Figures { used, jain: jain(&granted), requests: 0.0 };
+    assert!(world.worst <= limit, "{} in a window", world.worst);
+    let longest = longest.as_secs_f64() / window.as_secs_f64();
+    super::std::println!(
+        "{large} of {limit}, {members} members, each {quarters} quarters: {longest:.2} windows, {figures:.3?}"
+    );
+    (longest, figures)
+}
+
+#[test]
+fn a_call_larger_than_the_part_of_its_member_leaves_within_a_few_windows() {
+    for (members, large, quarters, most) in
+        [(8, 8_000, 40, 1.5), (8, 8_000, 8, 1.5), (8, 8_000, 2, 5.0), (8, 20_000, 8, 1.5), (20, 8_000, 8, 1.5)]
+    {
+        let (waits, figures) = with_large_calls(members, 4.0, large, quarters);
+        assert!(waits <= most && figures.used >= 0.95 && figures.jain >= 0.98, "{waits} {figures:?}");
+    }
+    // The others want less than their parts, and leave less than the call costs.
+    assert!(with_large_calls(8, 0.12, 8_000, 40).0 <= 1.5);
 }

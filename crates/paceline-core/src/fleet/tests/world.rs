@@ -74,6 +74,8 @@ pub(super) struct Node {
     /// Calls a second that want to leave, and what one costs.
     pub(super) demand: f64,
     pub(super) cost: u64,
+    /// What a call costs that came before those that wait.
+    pub(super) first: Option<u64>,
     arrived: f64,
     pub(super) waiting: u64,
     pub(super) granted: u64,
@@ -132,6 +134,7 @@ impl World {
             offset,
             demand,
             cost,
+            first: None,
             arrived: 0.0,
             waiting: 0,
             granted: 0,
@@ -208,13 +211,19 @@ impl World {
     fn call(&mut self, place: usize) {
         let node = &mut self.nodes[place];
         let local = node.clock(self.now);
-        let cost = Cost::zero().with(Dimension::Tokens, node.cost);
-        while node.waiting > 0 && local < node.allowed.1 && node.window.admit(local, &Ask::of(&cost)).is_now() {
+        while node.first.is_some() || node.waiting > 0 {
+            let units = node.next();
+            let cost = Cost::zero().with(Dimension::Tokens, units);
+            if local >= node.allowed.1 || !node.window.admit(local, &Ask::of(&cost)).is_now() {
+                break;
+            }
             node.window.take(local, local, &cost);
-            node.waiting -= 1;
-            node.granted += node.cost;
-            self.starts.push_back((self.now, node.cost));
-            self.in_window += node.cost;
+            if node.first.take().is_none() {
+                node.waiting -= 1;
+            }
+            node.granted += units;
+            self.starts.push_back((self.now, units));
+            self.in_window += units;
         }
         // A window of a clock that is as fast as one may be.
         let window = self.window.div_f64(1.0 + self.weather.drift);
@@ -229,7 +238,8 @@ impl World {
         let node = &mut self.nodes[place];
         let local = node.clock(self.now);
         let used = node.window.counters().map(|(_, counter)| counter.used(local)).sum();
-        node.member.demand(0, used, node.waiting * node.cost, node.cost);
+        let waiting = node.first.unwrap_or(0) + node.waiting * node.cost;
+        node.member.demand(0, used, waiting, node.next());
         node.member.handle_timeout(local);
         self.settle(place);
     }
@@ -310,6 +320,11 @@ impl World {
 }
 
 impl Node {
+    /// What the next call costs.
+    fn next(&self) -> u64 {
+        self.first.unwrap_or(self.cost)
+    }
+
     pub(super) fn clock(&self, now: Instant) -> Instant {
         at(self.offset + Duration::from_nanos(now.as_nanos()).mul_f64(self.rate))
     }
