@@ -48,6 +48,7 @@
 //!
 //! - `config`: `Profiles`, the upstreams of a configuration file as limiters and clients, and what they are made of: `headers`,
 //!   `client`, `Sender::to`.
+//! - `fleet`: `Profiles::join`, for those that name a fleet; it brings `config`.
 //! - `middleware`: `PaceMiddleware`, for clients of `reqwest-middleware`.
 
 mod call_log;
@@ -80,6 +81,8 @@ pub use memory::AnswerMemory;
 pub use middleware::PaceMiddleware;
 pub use no_answer::{HasAnswered, NoAnswer, SERVERS_OWN};
 pub use operation::{Sending, operation};
+#[cfg(feature = "fleet")]
+pub use profiles::fleet_config;
 #[cfg(feature = "config")]
 pub use profiles::{
     AccessError, Answered, ByItself, CallFailure, KeyError, ProfileClient, ProfileError, Profiles, check_proxy, client,
@@ -93,6 +96,6 @@ pub use sender_config::SenderConfig;
 pub use shortage::Shortage;
 
 /// The samples of docs/profiles.md compile.
-#[cfg(all(doctest, feature = "config"))]
+#[cfg(all(doctest, feature = "fleet"))]
 #[doc = include_str!("../../../docs/profiles.md")]
 mod guide {}

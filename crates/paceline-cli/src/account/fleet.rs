@@ -2,7 +2,8 @@
 
 use paceline::Limiter;
 use paceline_config::FleetSettings;
-use paceline_fleet::{Fleet, FleetConfig};
+use paceline_fleet::Fleet;
+use paceline_http::fleet_config;
 
 use super::Account;
 use crate::exit::Failure;
@@ -43,10 +44,7 @@ impl FleetPlace {
     }
 
     async fn enter(&mut self, limiter: &Limiter, stays: bool) -> Result<(), paceline_fleet::FleetError> {
-        let FleetSettings { url, on_loss, lease, weight, alone_share, .. } = &self.settings;
-        let mut config = FleetConfig::new(url.as_str(), self.account.as_str());
-        (config.on_loss, config.lease, config.weight) = (*on_loss, *lease, *weight);
-        config.alone_share.clone_from(alone_share);
+        let mut config = fleet_config(&self.settings, &self.account);
         config.asks_again = stays;
         self.joined = Some(Fleet::join(limiter, config).await?);
         Ok(())

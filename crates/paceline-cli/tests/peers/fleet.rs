@@ -5,6 +5,9 @@
 use std::process::{Child, Command};
 use std::time::Duration;
 
+use paceline_config::{Config, Overrides};
+use paceline_http::{Call, Profiles};
+
 use super::counting::Counting;
 use super::job::Job;
 use super::measure;
@@ -188,4 +191,33 @@ fn processes_that_are_told_nothing_learn_the_rate_of_nginx_together() {
 pub(crate) fn signal(process: &Child, name: &str) {
     let status = Command::new("kill").args([&format!("-{name}"), &process.id().to_string()]).status();
     assert!(status.expect("kill is there").success());
+}
+
+/// A program with the same configuration is a member of the fleet of `paceline run`, and gives back what it has.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_profile_of_a_program_and_runs_are_one_fleet() {
+    let counting = Counting::start(Duration::from_millis(5));
+    let redis = RedisServer::start(&["--save", ""]);
+    let (base_url, url) = (format!("http://{}/v1", counting.address()), redis.url());
+    let file = format!(
+        "[upstream.openai]\nbase_url = '{base_url}'\nlimits = ['20 per 2s']\npace = 'fixed'\nfleet = '{url}'\nfleet_lease = '3s'\n"
+    );
+    let environment = [("OPENAI_API_KEY", "a-key-of-a-test")].into_iter().collect();
+    let config = Config::parse("paceline.toml".as_ref(), &file, environment, Overrides::default());
+    let profiles = Profiles::new(config.expect("TOML")).expect("right");
+    let client = profiles.join("openai").await.expect("a store is there");
+    client.send(Call::post("/v1/chat/completions", "{\"model\":\"m\"}")).await.expect("a success");
+    let fleet = || client.limiter().fleet().expect("it has joined");
+    assert_eq!((fleet().state.as_str(), fleet().members), ("live", 1));
+    let flags = ["--upstream", "openai", "--pace", "fixed", "--limit", "20 per 2s", "--fleet", &url];
+    let job =
+        Job::new(200, &base_url, &flags).with_environment(&[("PACELINE_UPSTREAM__OPENAI__FLEET_LEASE", "3s".into())]);
+    let mut run = job.spawn();
+    while fleet().members < 2 {
+        client.send(Call::post("/v1/chat/completions", "{\"model\":\"m\"}")).await.expect("a success");
+    }
+    run.kill().expect("SIGKILL");
+    run.wait().expect("it is ours");
+    profiles.leave().await;
+    assert!(profiles.client("openai").is_err(), "it has left");
 }

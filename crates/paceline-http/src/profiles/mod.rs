@@ -2,22 +2,24 @@
 
 mod access;
 mod client;
+#[cfg(feature = "fleet")]
+mod fleet;
 mod key;
 mod proxy;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use paceline::{ConfigError, Limiter, PacerConfig};
-use paceline_config::{Config, Environment, Overrides, SettingError, Upstream};
-use paceline_providers::origin;
+use paceline_config::{Config, Environment, Overrides, SettingError, Upstream, account_host, account_name};
 
 pub use self::access::{AccessError, client, client_trusting, tls};
 pub use self::client::{Answered, ByItself, CallFailure, ProfileClient};
+#[cfg(feature = "fleet")]
+pub use self::fleet::fleet_config;
 pub use self::key::{KeyError, headers, warn_if_exposed};
 pub use self::proxy::{check_proxy, proxy_of_environment, proxy_to};
 use crate::sender::Sender;
@@ -26,7 +28,8 @@ use crate::sender::Sender;
 ///
 /// A profile is an entry `[upstream.NAME]`, or the name of a known provider. Its limits, retries, deadline, breaker, pace, tiers,
 /// rules, header fields, key, headers, certificates and proxy act as they do in `paceline run`. Two things are the command's own:
-/// its flags, and that several processes share a configured limit; a limiter counts the calls of its own process.
+/// its flags, and that several processes of a user take turns under a configured limit; a limiter counts the calls of its own
+/// process, unless the profile names a `fleet`: that is joined (`Profiles::join`, with the feature `fleet`).
 ///
 /// ```
 /// # use std::io::{Read as _, Write as _};
@@ -53,19 +56,15 @@ use crate::sender::Sender;
 pub struct Profiles {
     config: Config,
     clients: Mutex<BTreeMap<String, Known>>,
+    #[cfg(feature = "fleet")]
+    fleets: tokio::sync::Mutex<Vec<paceline_fleet::Fleet>>,
 }
 
 /// A profile that was asked for.
 struct Known {
     client: ProfileClient,
-    account: Account,
-}
-
-/// A host, and what is secret of its calls.
-#[derive(PartialEq)]
-struct Account {
-    host: Option<(String, String, u16)>,
-    secrets: Vec<(HeaderName, HeaderValue)>,
+    /// The name of its host and key.
+    account: String,
 }
 
 /// Why there is no such profile.
@@ -84,6 +83,10 @@ pub enum ProfileError {
     /// The limits make no sense together.
     #[error(transparent)]
     Limits(#[from] ConfigError),
+    /// The fleet cannot be joined.
+    #[cfg(feature = "fleet")]
+    #[error(transparent)]
+    Fleet(#[from] paceline_fleet::FleetError),
 }
 
 /// The longest time of one send, from the first try to connect to the last byte received. [`Call::within`](crate::Call::within)
@@ -120,7 +123,12 @@ impl Profiles {
         for name in config.names() {
             config.upstream_of(name)?;
         }
-        Ok(Self { config, clients: Mutex::default() })
+        Ok(Self {
+            config,
+            clients: Mutex::default(),
+            #[cfg(feature = "fleet")]
+            fleets: tokio::sync::Mutex::default(),
+        })
     }
 
     /// The configured profiles, in alphabetical order. Known providers that nothing configures are profiles too.
@@ -135,13 +143,16 @@ impl Profiles {
     ///
     /// # Errors
     /// An unknown name, with the names that exist; a key that is missing or cannot be sent; a certificate or a proxy that cannot
-    /// be used. Nothing is sent yet.
+    /// be used; a `fleet` that was not joined (`join`). Nothing is sent yet.
     pub fn client(&self, name: &str) -> Result<ProfileClient, ProfileError> {
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = self.clients();
         if let Some(known) = clients.get(name) {
             return Ok(known.client.clone());
         }
-        let known = self.open(name, clients.values())?;
+        let (known, is_joined) = self.open(name, clients.values())?;
+        if !is_joined {
+            refuse_fleet(known.client.upstream())?;
+        }
         let client = known.client.clone();
         clients.insert(name.to_owned(), known);
         Ok(client)
@@ -165,7 +176,12 @@ impl Profiles {
         Ok(self.client(name)?.limiter().clone())
     }
 
-    fn open<'a>(&self, name: &str, others: impl Iterator<Item = &'a Known>) -> Result<Known, ProfileError> {
+    fn clients(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A profile that was not asked for yet, and whether its limiter is that of another, which has joined where both name a fleet.
+    fn open<'a>(&self, name: &str, others: impl Iterator<Item = &'a Known>) -> Result<(Known, bool), ProfileError> {
         let upstream = self.config.upstream_of(name)?;
         let Some(address) = &upstream.base_url else {
             let expected =
@@ -175,15 +191,20 @@ impl Profiles {
         warn_of_idle(&upstream);
         check_proxy(&upstream)?;
         let headers = headers(&upstream, self.config.environment())?;
-        let account = Account::of(address, &headers);
+        let account = account_name(&account_host(address), &headers);
         let sender = Sender::to(&upstream, headers, TIMEOUT)?;
         // A gateway counts for all.
         let shares = |other: &&Known| upstream.via.is_none() && other.account == account;
-        let limiter = match others.filter(shares).map(|other| &other.client).next() {
-            Some(other) if other.upstream().pacer == upstream.pacer && other.upstream().dialect == upstream.dialect => {
-                other.limiter().clone()
-            }
-            other => {
+        let is_alike = |other: &Upstream| {
+            let (dialect, fleet) = (&upstream.dialect, &upstream.fleet);
+            other.pacer == upstream.pacer && other.dialect == *dialect && other.fleet == *fleet
+        };
+        let other = others.filter(shares).map(|other| &other.client).next();
+        let shared = other.filter(|other| is_alike(other.upstream())).map(|other| other.limiter().clone());
+        let is_shared = shared.is_some();
+        let limiter = match (shared, other) {
+            (Some(limiter), _) => limiter,
+            (None, other) => {
                 if let Some(other) = other {
                     let other = &other.upstream().name;
                     tracing::warn!(
@@ -194,20 +215,26 @@ impl Profiles {
                 Limiter::new(pacer(&upstream))?.with_dialect(upstream.dialect.clone())
             }
         };
-        Ok(Known { client: ProfileClient::new(upstream, sender, limiter), account })
+        Ok((Known { client: ProfileClient::new(upstream, sender, limiter), account }, is_shared))
     }
+}
+
+/// Refuses a profile with a fleet: a limiter that has not joined would count its own calls alone, beside those of the fleet.
+fn refuse_fleet(upstream: &Upstream) -> Result<(), SettingError> {
+    let Some(row) = upstream.effective.iter().find(|row| row.key == "fleet") else { return Ok(()) };
+    Err(SettingError::Value {
+        key: format!("upstream.{}.fleet", upstream.name),
+        value: row.value.clone(),
+        origin: row.source.clone(),
+        expected:
+            "none, or that the program joins the fleet: `Profiles::join` in place of `client` (feature `fleet` of \
+                   paceline-http)"
+                .to_owned(),
+    })
 }
 
 fn pacer(upstream: &Upstream) -> PacerConfig {
     upstream.pacer.clone().with_deadline(upstream.deadline)
-}
-
-impl Account {
-    fn of(address: &str, headers: &HeaderMap) -> Self {
-        let host = address.parse::<Uri>().ok().and_then(|address| origin(&address));
-        let secrets = headers.iter().filter(|(_, value)| value.is_sensitive());
-        Self { host, secrets: secrets.map(|(name, value)| (name.clone(), value.clone())).collect() }
-    }
 }
 
 fn of_process() -> Environment {
