@@ -1,5 +1,7 @@
 //! The configuration of a pacer: plain structs with defaults and `with_*` setters, checked once at construction.
 
+mod setters;
+
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -355,128 +357,6 @@ pub fn part_of_tier(tier: &str, part: &str) -> String {
 /// The tier of which a scope of that name is a part, and the part, if the name is [such a one](part_of_tier).
 pub fn tier_and_part(scope: &str) -> Option<(&str, &str)> {
     scope.rsplit_once(AT)
-}
-
-impl PacerConfig {
-    /// One more limit of the account; all of them hold at once.
-    #[must_use]
-    pub fn with_quota(mut self, quota: Quota) -> Self {
-        self.limits.quotas.push(quota);
-        self
-    }
-
-    /// The limits of the account.
-    #[must_use]
-    pub fn with_limits(self, limits: impl Into<Limits>) -> Self {
-        Self { limits: limits.into(), ..self }
-    }
-
-    /// Limits of the scope of that name, below those of the account.
-    #[must_use]
-    pub fn with_tier(mut self, scope: impl Into<Arc<str>>, limits: impl Into<Limits>) -> Self {
-        self.tiers.push((scope.into(), limits.into()));
-        self
-    }
-
-    /// At most so many calls in flight, at least 1, of the scope of that name, or of each part of it: of one host among many.
-    #[must_use]
-    pub fn with_tier_places(mut self, scope: impl Into<Arc<str>>, most: u32) -> Self {
-        self.tier_places.push((scope.into(), most));
-        self
-    }
-
-    /// At most so many calls in flight, at least 1.
-    #[must_use]
-    pub fn with_in_flight(self, max: u32) -> Self {
-        Self { concurrency: Concurrency::Fixed { max }, ..self }
-    }
-
-    /// How the number of calls in flight adapts.
-    #[must_use]
-    pub fn with_concurrency(self, concurrency: Concurrency) -> Self {
-        Self { concurrency, ..self }
-    }
-
-    /// The policy that decides how fast the calls leave.
-    #[must_use]
-    pub fn with_pace(self, pace: Pace) -> Self {
-        Self { pace, ..self }
-    }
-
-    /// How often and how late items are sent again.
-    #[must_use]
-    pub fn with_retry(self, retry: Retry) -> Self {
-        Self { retry, ..self }
-    }
-
-    /// Re-sends after a failure: calls are 1 + this.
-    #[must_use]
-    pub fn with_max_retries(mut self, max_retries: u32) -> Self {
-        self.retry.max_retries = max_retries;
-        self
-    }
-
-    /// How long after an item's first send the last one may leave.
-    #[must_use]
-    pub fn with_deadline(mut self, deadline: Duration) -> Self {
-        self.retry.deadline = Some(deadline);
-        self
-    }
-
-    /// When a scope counts as down.
-    #[must_use]
-    pub fn with_breaker(self, breaker: BreakerConfig) -> Self {
-        Self { breaker, ..self }
-    }
-
-    /// The same, but no two calls leave within `delay`, as a `Crawl-delay` in a robots.txt asks for. It holds under every
-    /// pace: [`Pace::None`] becomes [`Pace::Fixed`] with no other limit. A delay of 0 asks for nothing.
-    #[must_use]
-    pub fn with_crawl_delay(mut self, delay: Duration) -> Self {
-        if delay.is_zero() {
-            return self;
-        }
-        if self.pace == Pace::None {
-            self.pace = Pace::Fixed;
-            self.limits = Limits::default();
-            self.tiers.clear();
-        }
-        self.limits.quotas.push(Quota::sliding(Dimension::Requests, 1, delay));
-        if self.limits.spacing().is_some_and(|(quota, burst)| burst > quota.limit) {
-            self.limits.burst = None;
-        }
-        self
-    }
-}
-
-impl From<Quota> for Limits {
-    fn from(quota: Quota) -> Self {
-        Self { quotas: [quota].into(), burst: None }
-    }
-}
-
-impl<const N: usize> From<[Quota; N]> for Limits {
-    fn from(quotas: [Quota; N]) -> Self {
-        Self { quotas: quotas.into(), burst: None }
-    }
-}
-
-impl From<Limits> for PacerConfig {
-    fn from(limits: Limits) -> Self {
-        Self { limits, ..Self::default() }
-    }
-}
-
-impl From<Quota> for PacerConfig {
-    fn from(quota: Quota) -> Self {
-        Limits::from(quota).into()
-    }
-}
-
-impl<const N: usize> From<[Quota; N]> for PacerConfig {
-    fn from(quotas: [Quota; N]) -> Self {
-        Limits::from(quotas).into()
-    }
 }
 
 #[cfg(test)]

@@ -73,10 +73,10 @@ pub use keyed::KeyedLimiter;
 pub use limiter::Limiter;
 pub use log::{BackingOff, Repeats};
 pub use paceline_core::{
-    Admit, AloneShare, Announcement, Backoff, BreakerConfig, Class, Concurrency, ConfigError, Cost, Dimension,
-    DividedLimit, Event, FleetShare, FleetSnapshot, GateState, GiveUp, Growth, GrowthPhase, Hint, Instant, Jitter,
-    LearntState, Level, LevelState, LimitReport, LimitScope, Limits, MaxWait, NewerState, NextAction, Outcome, Pace,
-    PacerConfig, PacerState, PauseCause, PauseState, Quota, QuotaShape, QuotaSnapshot, RateEstimate, RefillMode,
+    Admit, AloneShare, Announcement, Background, Backoff, BreakerConfig, Class, Concurrency, ConfigError, Cost,
+    Dimension, DividedLimit, Event, FleetShare, FleetSnapshot, GateState, GiveUp, Growth, GrowthPhase, Hint, Instant,
+    Jitter, LearntState, Level, LevelState, LimitReport, LimitScope, Limits, MaxWait, NewerState, NextAction, Outcome,
+    Pace, PacerConfig, PacerState, PauseCause, PauseState, Quota, QuotaShape, QuotaSnapshot, RateEstimate, RefillMode,
     Request, Responsive, ResponsiveConfig, ResponsiveCounters, Retry, Rng, ScopeAnswers, ScopeId, ScopeSnapshot,
     ScopeState, SharedRate, Snapshot, TakenState, Ticket, Timestamp, TooLarge, Totals, Trend, UnknownOutcome,
     WaitCause, WaitReason, WindowState, exponential_delay, linear_delay,
