@@ -110,6 +110,7 @@ impl Permit {
     /// # Ok(())
     /// # }
     /// ```
+    #[must_use = "the call may have to be made again: only the caller can do that"]
     pub fn complete_with(self, result: &impl Classify) -> NextAction {
         let reserved = self.request().cost;
         let outcome = result.outcome(&self.driver.attempt(&reserved));

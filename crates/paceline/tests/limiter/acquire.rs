@@ -346,7 +346,7 @@ async fn what_is_known_of_a_limit_is_said_before_what_is_learnt() {
     let limiter = Limiter::with_seed(Quota::per_minute(60), 1).expect("a limit");
     for _ in 0..50 {
         let permit = limiter.acquire(limiter.scope("chat")).await.expect("a permit");
-        permit.complete_with(&Ok::<(), std::io::Error>(()));
+        assert_eq!(permit.complete_with(&Ok::<(), std::io::Error>(())), NextAction::Done);
     }
     let text = limiter.explain();
     assert!(text.ends_with("; the limit is 60 requests per 60s"), "{text}");
