@@ -34,10 +34,15 @@ impl fmt::Display for BackingOff {
             Some(of) => write!(f, "{description} (try {} of at most {of})", self.attempt)?,
             None => write!(f, "{description} (try {})", self.attempt)?,
         }
-        match self.delay {
-            Duration::ZERO => f.write_str(", next try as soon as its scope allows"),
-            delay => write!(f, ", next try in {}", format_duration(delay)),
-        }
+        write_next_try(f, self.delay)
+    }
+}
+
+/// `, next try in 1.2s`: how a line about a re-send ends.
+pub(crate) fn write_next_try(f: &mut fmt::Formatter<'_>, delay: Duration) -> fmt::Result {
+    match delay {
+        Duration::ZERO => f.write_str(", next try as soon as its scope allows"),
+        delay => write!(f, ", next try in {}", format_duration(delay)),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The retry loop around one operation: each send takes a permit, and its answer is classified and reported.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::clock;
 use crate::driver::{Admission, Permit, Waiting, block_on};
 use crate::error::{Error, RunError};
 use crate::limiter::Limiter;
-use crate::log::BackingOff;
+use crate::log::{BackingOff, write_next_try};
 use crate::nested::{FRAME, Frame, Report, Sender};
 
 pin_project! {
@@ -100,6 +101,15 @@ pub struct Retrying<'a> {
     pub delay: Duration,
     /// The request of the next try.
     pub next: &'a Request,
+}
+
+/// `server overloaded (call 1), next try in 1.2s: upstream is full`.
+impl fmt::Display for Retrying<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (call {})", self.class.description(), self.calls)?;
+        write_next_try(f, self.delay)?;
+        self.reason.map_or(Ok(()), |reason| write!(f, ": {reason}"))
+    }
 }
 
 /// What hears of tries that are to be made again: a closure, or nothing.

@@ -218,6 +218,24 @@ async fn errors_of_a_program_are_read_as_it_says() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_try_that_is_made_again_is_a_line() {
+    let limiter = limiter(PacerConfig { retry: backing_off(S, 1), ..fixed(vec![], None, 5) });
+    let mut lines = Vec::new();
+    let send = async || Err::<(), _>(io::Error::other("the server is full"));
+    let failed = limiter.run(send).notify(|retrying| lines.push(retrying.to_string())).await;
+    assert_eq!(failed.expect_err("it fails twice").calls(), 2);
+    assert_eq!(lines, ["transient failure (call 1), next try in 1s: the server is full"]);
+    let mut lines = Vec::new();
+    let refused = limiter
+        .run(async || Err::<(), _>(Refusal::Busy))
+        .notify(|retrying| lines.push(retrying.to_string()))
+        .when(|_| true)
+        .await;
+    assert_eq!(refused.expect_err("it fails twice").calls(), 2);
+    assert_eq!(lines, ["transient failure (call 1), next try in 1s"], "it gives no reason");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_error_says_whether_another_try_helps() {
     let retry = Retry { max_deferrals: Some(0), ..backing_off(S, 0) };
     let limiter = limiter(PacerConfig { retry, ..fixed(vec![], None, 5) });
