@@ -1,6 +1,7 @@
 //! The limiter as programs use it, in virtual time.
 
 mod acquire;
+mod advice;
 mod crowds;
 mod fallback;
 mod hostile;
