@@ -202,9 +202,11 @@ impl Dialect {
             Some(at) => refusal::by_user(&case, &self.rules[at], at + 1, self.rule_places.get(at).map(String::as_str)),
             None => self.without_account(answer.status, decide::decide(&case), &body),
         };
-        let usage = cost::of(&body, answer.headers, &table.charge);
         let settlement = Settlement::of(&table.charge, answer.path, answer.status, decision.class);
         let may_lack_tokens = decision.class == Class::Success && self.is_prompt(answer.path);
+        // No prompt has no tokens: a usage that tells none is none.
+        let usage =
+            cost::of(&body, answer.headers, &table.charge).filter(|usage| !may_lack_tokens || !usage.is_nothing());
         let settlement = match usage {
             None if may_lack_tokens => settlement.with_unreported(answer),
             Some(usage) if may_lack_tokens && usage.lacks_output() => settlement.with_texts(answer),

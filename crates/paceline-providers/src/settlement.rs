@@ -180,6 +180,7 @@ mod tests {
             (r#"{"prompt_tokens":-1,"completion_tokens":5}"#, prompt + 5),
             (r#"{"prompt_tokens":9}"#, 2_009),
             (r#"{"prompt_tokens":9,"completion_tokens":null}"#, 2_009),
+            (r#"{"prompt_tokens":0,"completion_tokens":0,"total_tokens":0}"#, prompt + 2_000),
         ] {
             let answer = format!(r#"{{"choices":[{{"message":{{"content":"{text}"}}}}],"usage":{usage}}}"#);
             let headers = http::HeaderMap::new();

@@ -60,6 +60,11 @@ impl Usage {
         Self { input_tokens: self.prompt_tokens(), uncounted_tokens: 0, ..self }
     }
 
+    /// Whether it tells neither tokens nor units.
+    pub(super) const fn is_nothing(&self) -> bool {
+        self.total() == 0 && self.units == 0
+    }
+
     /// Whether it tells tokens of a prompt, and none of an answer.
     pub(super) const fn lacks_output(&self) -> bool {
         self.output_tokens == 0 && self.total() > 0 && !self.undivided
