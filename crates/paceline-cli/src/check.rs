@@ -3,7 +3,9 @@
 use std::io;
 
 use clap::Args;
-use paceline_config::{Config, EffectiveValue, KeySource, Preset, Source, Upstream};
+use paceline_config::{Config, EffectiveValue, FleetSettings, KeySource, Preset, Source, Upstream};
+use paceline_core::AloneShare;
+use paceline_fleet::{MemberState, OnLoss};
 use paceline_http::proxy_of_environment;
 use paceline_providers::secrets::hidden;
 use serde_json::{Map, Value, json};
@@ -11,7 +13,7 @@ use serde_json::{Map, Value, json};
 use crate::args::{Everywhere, UpstreamArgs};
 use crate::exit::{Failure, Status};
 use crate::output;
-use crate::text::{padded, width};
+use crate::text::{duration, padded, width};
 use crate::{tasks, upstream};
 
 /// `paceline check`.
@@ -97,7 +99,21 @@ fn checked(config: &Config, name: &str) -> Result<Upstream, Failure> {
 fn as_json(upstream: &Upstream, tasks: &[EffectiveValue]) -> Value {
     json!({
         "upstream": upstream.name, "acting": upstream.acting, "values": object(&upstream.effective),
-        "idle": object(&upstream.idle), "tasks_run": object(tasks),
+        "idle": object(&upstream.idle), "tasks_run": object(tasks), "fleet": upstream.fleet.as_ref().map(fleet),
+    })
+}
+
+/// The keys of a place in a fleet, as `stats --json` has them, of a process that has joined none yet; and what is set.
+fn fleet(settings: &FleetSettings) -> Value {
+    let FleetSettings { url, on_loss, lease, weight, alone_share, .. } = settings;
+    let alone: Vec<_> = alone_share.iter().map(AloneShare::to_string).collect();
+    json!({
+        "members": null, "share": null, "lease_ms": null, "quarantine": null, "reader": null,
+        "state": MemberState::Out.as_str(),
+        "set": {
+            "address": hidden(url), "lease_ms": lease.as_millis() as u64, "on_loss": on_loss.as_str(), "weight": weight,
+            "alone_share": alone,
+        },
     })
 }
 
@@ -106,6 +122,9 @@ fn values(upstream: &Upstream, out: &mut dyn io::Write) -> io::Result<()> {
     table(&upstream.effective, out)?;
     if upstream::limits_span_hosts(upstream) {
         writeln!(out, "in force: {}", upstream::limits(upstream))?;
+    }
+    if let Some(fleet) = &upstream.fleet {
+        writeln!(out, "{}", in_a_fleet(fleet))?;
     }
     if upstream.idle.is_empty() {
         return Ok(());
@@ -116,6 +135,21 @@ fn values(upstream: &Upstream, out: &mut dyn io::Write) -> io::Result<()> {
     };
     writeln!(out, "{why}")?;
     table(&upstream.idle, out)
+}
+
+fn in_a_fleet(settings: &FleetSettings) -> String {
+    let FleetSettings { url, on_loss, lease, weight, alone_share, .. } = settings;
+    let alone: Vec<_> = alone_share.iter().map(AloneShare::to_string).collect();
+    let without = match (on_loss, &alone[..]) {
+        (OnLoss::Keep, _) => "its last share".to_owned(),
+        (OnLoss::Strict, []) => "nothing".to_owned(),
+        (OnLoss::Strict, alone) => alone.join(", "),
+    };
+    format!(
+        "in a fleet, whose store {} is not asked here: weight {weight}, a lease of {}, and without the store {without}",
+        hidden(url),
+        duration(*lease)
+    )
 }
 
 fn object(rows: &[EffectiveValue]) -> Map<String, Value> {

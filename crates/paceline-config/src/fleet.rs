@@ -104,10 +104,7 @@ pub(crate) fn fleet(
         "keep" => Ok(OnLoss::Keep),
         _ => Err(setting.refuse(key, "strict or keep")),
     };
-    let show = |on_loss: &OnLoss| match on_loss {
-        OnLoss::Strict => "strict".to_owned(),
-        OnLoss::Keep => "keep".to_owned(),
-    };
+    let show = |on_loss: &OnLoss| on_loss.as_str().to_owned();
     let lease = |setting: &Setting, key: &str| {
         let within = |lease: &Duration| (Duration::from_secs(3)..=Duration::from_mins(5)).contains(lease);
         setting.duration(key).ok().filter(within).ok_or_else(|| setting.refuse(key, "a duration from 3s to 5m"))

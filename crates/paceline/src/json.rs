@@ -2,10 +2,12 @@
 
 use paceline_core::fleet::MemberId;
 use paceline_core::{
-    Class, Dimension, FleetShare, FleetSnapshot, Instant, QuotaSnapshot, RateEstimate, ResponsiveCounters,
-    ScopeSnapshot, ScopeState, Timestamp, WaitCause,
+    Class, Dimension, DividedLimit, FleetShare, FleetSnapshot, Instant, QuotaSnapshot, RateEstimate,
+    ResponsiveCounters, ScopeSnapshot, ScopeState, Timestamp, WaitCause,
 };
 use serde_json::{Map, Value, json};
+
+use crate::clock;
 
 /// Turns an instant of the limiter into a time of the wall clock.
 pub type ToWall<'a> = &'a dyn Fn(Instant) -> Timestamp;
@@ -60,13 +62,13 @@ pub fn scope_json(scope: &ScopeSnapshot, wall: ToWall<'_>) -> Value {
         },
     });
     if let Some(known) = &scope.fleet {
-        json["fleet"] = fleet(known, &time);
+        json["fleet"] = fleet(known, wall);
     }
     json
 }
 
-fn fleet(fleet: &FleetSnapshot, time: &dyn Fn(Instant) -> String) -> Value {
-    let share = |FleetShare { limit, units, alone, quarantine, .. }: &FleetShare| {
+fn fleet(fleet: &FleetSnapshot, wall: ToWall<'_>) -> Value {
+    let limit = |FleetShare { limit, units, alone, quarantine, .. }: &FleetShare| {
         json!({
             "dimension": limit.dimension(),
             "window_ms": (!limit.in_flight).then_some(limit.quota.window.as_secs_f64() * 1e3),
@@ -77,14 +79,32 @@ fn fleet(fleet: &FleetSnapshot, time: &dyn Fn(Instant) -> String) -> Value {
             "quarantine": quarantine,
         })
     };
+    let of_each = |units: fn(&FleetShare) -> u64| -> Map<String, Value> {
+        fleet.shares.iter().map(|share| (named(&share.limit), units(share).into())).collect()
+    };
+    let lease_ends = fleet.lease_ends.map(wall);
     json!({
+        "members": fleet.members,
+        "share": of_each(|share| share.units),
+        "lease_ms": lease_ends.map(|ends| ends.saturating_since(clock::wall()).as_millis() as u64),
+        "quarantine": of_each(|share| share.quarantine),
+        "reader": fleet.reader.map(name),
+        "state": fleet.state.as_str(),
         "member": name(fleet.member),
         "weight": fleet.weight,
-        "state": fleet.state.as_str(),
-        "members": fleet.members,
-        "lease_until": fleet.lease_ends.map(time),
-        "limits": fleet.shares.iter().map(share).collect::<Vec<_>>(),
+        "reads": fleet.reads,
+        "lease_until": lease_ends.map(|ends| ends.to_string()),
+        "limits": fleet.shares.iter().map(limit).collect::<Vec<_>>(),
+        "text": fleet.to_string(),
     })
+}
+
+/// A divided limit as a key: that of a tier names it.
+fn named(limit: &DividedLimit) -> String {
+    match &limit.tier {
+        Some(tier) => format!("{limit} ({tier})"),
+        None => limit.to_string(),
+    }
 }
 
 /// A member of a fleet, as the store knows it too.
@@ -156,4 +176,41 @@ fn windows(scope: &ScopeSnapshot) -> Vec<Value> {
         })
     };
     requests().map(window).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use paceline_core::fleet::{FleetLimit, Grant, LimitKind, Member, MemberConfig, MemberInput, OnLoss, SyncReply};
+    use paceline_core::{Limits, Pacer, PacerConfig, Quota};
+
+    use super::*;
+
+    #[test]
+    fn a_place_in_a_fleet_has_the_keys_that_scripts_read() {
+        let config = PacerConfig::from(Limits::from(Quota::per_minute(60)));
+        let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("right");
+        pacer.divide(Instant::ZERO).expect("a window");
+        let limits = vec![FleetLimit { units: 60, kind: LimitKind::Window(Duration::from_secs(60)) }];
+        let (id, on_loss, alone_share) = (MemberId(10), OnLoss::Strict, Vec::new());
+        let mut member = Member::new(MemberConfig { id, weight: 2, limits, on_loss, alone_share }, 1, Instant::ZERO);
+        let soon = Instant::ZERO + Duration::from_secs(1);
+        pacer.hear(Instant::ZERO, &mut member, MemberInput::Linked { run: 1, quiet: None });
+        pacer.hear(soon, &mut member, MemberInput::Time);
+        let seq = std::iter::from_fn(|| member.poll_request()).last().expect("it asks").seq();
+        let grants = vec![Grant { has: 15, target: 15, contended: false, quarantine: 5 }];
+        let (lease, notes) = (Duration::from_secs(30), Vec::new());
+        let reply = SyncReply { seq, lease, members: 4, grants, newest: 0, notes };
+        pacer.hear(soon, &mut member, MemberInput::Reply(reply));
+        let began = clock::wall();
+        let account = pacer.snapshot(soon).account;
+        let fleet = &scope_json(&account, &|at| began + (at - soon))["fleet"];
+        let (share, quarantine) = (json!({ "60 requests per 60s": 15 }), json!({ "60 requests per 60s": 5 }));
+        assert_eq!((&fleet["members"], &fleet["state"], &fleet["weight"]), (&json!(4), &json!("live"), &json!(2)));
+        assert_eq!((&fleet["share"], &fleet["quarantine"], &fleet["reader"]), (&share, &quarantine, &Value::Null));
+        assert!(fleet["lease_ms"].as_u64().is_some_and(|left| left > 0 && left <= 30_000), "{fleet}");
+        assert_eq!((&fleet["member"], &fleet["limits"][0]["share"]), (&json!("000000000000000a"), &json!(15)));
+        assert_eq!(fleet["text"], "live, 4 members known; here 15 of 60 requests per 60s, 5 in quarantine");
+    }
 }

@@ -39,6 +39,12 @@ pub(super) fn end_hold(scope: &mut Value, now: Timestamp) {
     }
 }
 
+/// What is left of the lease of a run in a fleet; nothing where it would have had to take a new one.
+pub(super) fn age_lease(fleet: &mut Value, now: Timestamp) {
+    let left = time(&fleet["lease_until"]).map(|until| until.saturating_since(now).as_millis() as u64);
+    fleet["lease_ms"] = left.into();
+}
+
 fn is_over(until: &Value, now: Timestamp) -> bool {
     time(until).is_some_and(|until| until <= now)
 }
@@ -91,6 +97,13 @@ mod tests {
         );
         assert_eq!(later["belief"]["refused_ago_s"], 22.0);
         assert_eq!(later["belief"]["text"], "estimated limit about 5.00/s; 20s ago");
+        let until = "2026-11-22T10:00:27.000Z";
+        let mut fleet = json!({"lease_until": until, "lease_ms": 27_000});
+        let left = [20, 30].map(|seconds| {
+            age_lease(&mut fleet, at(seconds));
+            fleet["lease_ms"].clone()
+        });
+        assert_eq!(left, [7_000, 0]);
         let mut held = scope;
         (held["state"], held["until"]) = ("held".into(), "2026-11-22T10:00:30.000Z".into());
         assert_eq!([20, 30].map(|now| aged(held.clone(), at(now))["state"].clone()), ["held", "open"]);

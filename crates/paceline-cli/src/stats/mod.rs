@@ -276,6 +276,8 @@ fn view(reader: &Reader, path: &Path, mut snapshot: Value, running: bool) -> Res
     } else if let Some(wait) = RunLock::holder(&lock_of(path)).waits_for {
         job::wait_for(&mut snapshot, &wait);
     }
+    let fleet = snapshot.get_mut("account").and_then(|account| account.get_mut("fleet"));
+    fleet.into_iter().for_each(|fleet| age_snapshot::age_lease(fleet, now));
     let is_left = counts.waiting + counts.in_flight > 0 || reader.input_cursor().map_err(Failure::refused)?.is_some();
     if let Some(stopped) = snapshot.get_mut("stopped").filter(|_| !is_left) {
         // Whatever came while the last items ended has stopped nothing.

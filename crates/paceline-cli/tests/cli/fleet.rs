@@ -1,5 +1,7 @@
 //! `--fleet`: limits that are shared through a store. tests/peers has a real one; here it is away, or not needed.
 
+use serde_json::{Value, json};
+
 use crate::support::{Job, Reply, Server, finish};
 
 #[test]
@@ -27,4 +29,34 @@ fn a_fleet_that_cannot_be_is_refused_before_the_first_call() {
         assert_eq!((code, server.count()), (2, 0), "{log}");
         assert!(log.contains(words) && !log.contains("sesame"), "{log}");
     }
+}
+
+#[test]
+fn check_shows_what_is_set_for_a_fleet_without_its_password() {
+    let job = Job::new(0);
+    let file = "[upstream.a]\nbase_url = 'http://a'\nlimits = ['60rpm']\nfleet = 'redis://me:sesame@h:6379'\nfleet_lease = '5s'\n\
+                weight = 3\nalone_share = '2 of 10rpm'\n";
+    std::fs::write(job.path("paceline.toml"), file).expect("writable");
+    let shown = |flags: &[&str]| {
+        let output = job.paceline().arg("check").args(flags).output().expect("it runs");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let text = shown(&[]);
+    let expected = "is not asked here: weight 3, a lease of 5s, and without the store 2 requests per 60s";
+    assert!(text.contains(expected) && !text.contains("sesame"), "{text}");
+    let told: Value = serde_json::from_str(&shown(&["--json"])).expect("JSON");
+    let fleet = &told["fleet"];
+    for key in ["members", "share", "lease_ms", "quarantine", "reader"] {
+        assert_eq!(fleet.get(key), Some(&Value::Null), "{key}: nothing is asked");
+    }
+    let set = &fleet["set"];
+    assert_eq!((&fleet["state"], &set["on_loss"], &set["weight"]), (&json!("out"), &json!("strict"), &json!(3)));
+    assert_eq!((&set["lease_ms"], &set["alone_share"]), (&json!(5_000), &json!(["2 requests per 60s"])));
+    let address = set["address"].as_str().expect("a text");
+    assert!(
+        address.starts_with("redis://") && address.ends_with("@h:6379") && !address.contains("sesame"),
+        "{address}"
+    );
+    let alone: Value = serde_json::from_str(&shown(&["--json", "--fleet", "none"])).expect("JSON");
+    assert_eq!(alone["fleet"], Value::Null);
 }

@@ -86,6 +86,16 @@ pub struct LimitView {
     pub back_by: Option<Instant>,
 }
 
+impl OnLoss {
+    /// The name used in configurations and in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Strict => "strict",
+            Self::Keep => "keep",
+        }
+    }
+}
+
 impl MemberState {
     /// The name used in JSON.
     pub const fn as_str(self) -> &'static str {

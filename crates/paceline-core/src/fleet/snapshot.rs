@@ -4,6 +4,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::fmt;
 
 use super::interface::MemberState;
 use super::message::MemberId;
@@ -31,6 +32,11 @@ pub struct FleetSnapshot {
     pub problem: Option<Arc<str>>,
     /// Its part of each limit.
     pub shares: Vec<FleetShare>,
+    /// Who reads the learnt rate: decides it for all. Only where that is one of them for all scopes in use; see
+    /// [`SharedRate::reader`](crate::SharedRate::reader).
+    pub reader: Option<MemberId>,
+    /// How many scopes in use have a learnt rate that this one reads.
+    pub reads: u64,
 }
 
 impl FleetSnapshot {
@@ -82,4 +88,70 @@ pub struct FleetShare {
     pub quarantine: u64,
     /// By when they come back, where they are the whole limit.
     pub back_by: Option<Instant>,
+}
+
+/// For people: all but how long its lease lasts.
+impl fmt::Display for FleetSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ending = if self.members == 1 { "" } else { "s" };
+        write!(f, "{}, {} member{ending} known", self.state.as_str(), self.members)?;
+        for (place, share) in self.shares.iter().enumerate() {
+            write!(f, "{}{share}", if place == 0 { "; here " } else { ", " })?;
+        }
+        match self.reader {
+            Some(reader) if reader == self.member => f.write_str("; this process reads the learnt rate"),
+            Some(MemberId(reader)) => write!(f, "; member {reader:016x} reads the learnt rate"),
+            None if self.reads > 0 => write!(f, "; this process reads the learnt rate of {} scopes", self.reads),
+            None => Ok(()),
+        }
+    }
+}
+
+/// For people: `15 of 60 requests per 60s, 5 in quarantine`.
+impl fmt::Display for FleetShare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.units, self.limit)?;
+        self.limit.tier.as_ref().map_or(Ok(()), |tier| write!(f, " ({tier})"))?;
+        if self.quarantine > 0 { write!(f, ", {} in quarantine", self.quarantine) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString as _;
+    use alloc::vec;
+    use core::time::Duration;
+
+    use super::*;
+    use crate::{Dimension, Quota};
+
+    #[test]
+    fn a_place_in_a_fleet_is_told_in_one_line() {
+        let share = |limit, tier: Option<&str>, units, quarantine| {
+            let quota = Quota::sliding(Dimension::Requests, limit, Duration::from_secs(60));
+            let limit = DividedLimit { tier: tier.map(Into::into), quota, in_flight: tier.is_some(), place: 0 };
+            FleetShare { limit, units, alone: 0, quarantine, back_by: None }
+        };
+        let mut fleet = FleetSnapshot {
+            member: MemberId(10),
+            weight: 1,
+            state: MemberState::Live,
+            members: 4,
+            lease_ends: None,
+            other_limits: false,
+            problem: None,
+            shares: vec![share(60, None, 15, 5), share(8, Some("embeddings"), 2, 0)],
+            reader: Some(MemberId(10)),
+            reads: 1,
+        };
+        let begin =
+            "live, 4 members known; here 15 of 60 requests per 60s, 5 in quarantine, 2 of 8 concurrent (embeddings)";
+        assert_eq!(fleet.to_string(), format!("{begin}; this process reads the learnt rate"));
+        fleet.reader = Some(MemberId(11));
+        assert_eq!(fleet.to_string(), format!("{begin}; member 000000000000000b reads the learnt rate"));
+        (fleet.reader, fleet.reads) = (None, 2);
+        assert_eq!(fleet.to_string(), format!("{begin}; this process reads the learnt rate of 2 scopes"));
+        (fleet.reads, fleet.members, fleet.state, fleet.shares) = (0, 1, MemberState::Joining, Vec::new());
+        assert_eq!(fleet.to_string(), "joining, 1 member known");
+    }
 }

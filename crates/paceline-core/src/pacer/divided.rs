@@ -109,7 +109,8 @@ impl Divided {
             back_by: view.back_by,
         });
         let shares = shares.collect();
-        Some(FleetSnapshot { member, weight, state, members, lease_ends, other_limits, problem, shares })
+        let (reader, reads) = (None, 0);
+        Some(FleetSnapshot { member, weight, state, members, lease_ends, other_limits, problem, shares, reader, reads })
     }
 
     /// An answer to a request that waits for a share, with the time by which there is one at the latest, where that is known.

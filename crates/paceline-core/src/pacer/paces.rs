@@ -36,11 +36,20 @@ pub(super) struct SharedPaces {
     is_news: bool,
     /// There was a lease when something was last said.
     had_lease: bool,
+    /// Who decided then for the scopes in use, and for how many of them this one did.
+    readers: BTreeSet<MemberId>,
+    reads: u64,
 }
 
 impl SharedPaces {
     pub(super) const fn is_news(&self) -> bool {
         self.is_news
+    }
+
+    /// Who decides, where that is one process for all scopes in use; and for how many this one does.
+    pub(super) fn readers(&self) -> (Option<MemberId>, u64) {
+        let one = self.readers.first().filter(|_| self.readers.len() == 1);
+        (one.copied(), self.reads)
     }
 
     /// There is something to say where that has changed.
@@ -97,6 +106,7 @@ impl Pacer {
         }
         let (id, weight, members) = (member.id(), member.weight(), member.view().members);
         let mut due = None;
+        (self.paces.readers, self.paces.reads) = (BTreeSet::new(), 0);
         for name in self.paces.names.clone() {
             let Some(scope) = self.scopes.named(&name).filter(|id| self.scopes[id].learns()) else {
                 self.paces.names.remove(&name);
@@ -106,6 +116,9 @@ impl Pacer {
             let scope = &mut self.scopes[scope.place];
             scope.share_pace(now, id, weight);
             let (words, again) = scope.words(now, members);
+            let reader = scope.reader();
+            self.paces.readers.extend(reader);
+            self.paces.reads += u64::from(reader == Some(id));
             for word in words.into_iter().flatten() {
                 let (topic, step) = said(&name, id, &word);
                 member.say(now, topic, step);

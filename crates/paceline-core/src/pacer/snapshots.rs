@@ -54,7 +54,9 @@ impl Pacer {
     /// What a process of a fleet has of its limits; none where it is in no fleet. The cost does not depend on the number of
     /// scopes.
     pub fn fleet(&self, now: Instant) -> Option<FleetSnapshot> {
-        self.divided.snapshot(now.max(self.now))
+        let known = self.divided.snapshot(now.max(self.now))?;
+        let (reader, reads) = self.paces.readers();
+        Some(FleetSnapshot { reader, reads, ..known })
     }
 
     /// When the next waiter of a scope may leave: its head, else a call of one request.
@@ -79,7 +81,7 @@ impl Pacer {
             state: self.account_state(now),
             quotas: scope::quotas(&self.quotas, now),
             announced: Vec::new(),
-            fleet: self.divided.snapshot(now).map(Box::new),
+            fleet: self.fleet(now).map(Box::new),
             burst: self.quotas.burst_left(now),
             estimate: None,
             delay: Duration::ZERO,

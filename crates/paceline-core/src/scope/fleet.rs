@@ -56,6 +56,11 @@ impl Scope {
         self.pace == Pace::Auto
     }
 
+    /// The process that decides its pace for several, as far as this one has heard.
+    pub(crate) fn reader(&self) -> Option<MemberId> {
+        self.learnt.reader()
+    }
+
     /// Whether one process decides its pace for several.
     pub(crate) const fn shares_pace(&self) -> bool {
         self.learnt.is_shared()

@@ -79,6 +79,9 @@ fn the_first_that_calls_decides_and_all_go_by_its_word() {
     assert_eq!((fleet.count("reader a", is_take), fleet.count("pace a", is_post)), (1, 1), "at once");
     (0..3).for_each(|place| fleet.call(place, "a", 1));
     assert_eq!(decides(&mut fleet), [Some(false), Some(true), Some(false)]);
+    let known = [0, 1, 2].map(|place| fleet.processes[place].pacer.fleet(fleet.now).unwrap());
+    let reader = Some(known[1].member);
+    assert_eq!(known.map(|known| (known.reader, known.reads)), [(reader, 0), (reader, 1), (reader, 0)]);
     work(&mut fleet, 3 * S);
     let told: Vec<_> = (0..3).map(|place| (estimate(&mut fleet, place).rate, shared(&mut fleet, place))).collect();
     let [(rate, Some(first)), (same, Some(second)), (_, Some(third))] = told[..] else { panic!("{told:?}") };
