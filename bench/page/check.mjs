@@ -96,6 +96,10 @@ async function words(browser, gateway) {
   const times = [0, 250, 1000, 1249, 59900, 185000, 3720000, 183600000, 5370000, 7199000, 86369000, 86370000, 97199000, 99000000];
   const written = await tab.value(`import("/api/page/words.js").then((words) => ${JSON.stringify(times)}.map(words.duration))`);
   assert.deepEqual(written, ["0ms", "250ms", "1s", "1.2s", "59.9s", "3m 05s", "1h 02m", "2d 3h", "1h 30m", "2h 00m", "23h 59m", "1d 0h", "1d 3h", "1d 4h"]);
+  const place = { text: "live, 4 members known", lease_until: "2026-11-29T10:00:30.000Z" };
+  const said = ["2026-11-29T10:00:03.500Z", "2026-11-29T10:00:30.000Z"].map(Date.parse);
+  const fleet = await tab.value(`import("/api/page/words.js").then((words) => ${JSON.stringify(said)}.map((now) => words.fleet(${JSON.stringify(place)}, now)))`);
+  assert.deepEqual(fleet, ["live, 4 members known; lease for 27s", "live, 4 members known"]);
   await tab.close();
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use jiff::tz::TimeZone;
 use paceline_core::Timestamp;
 use paceline_store::{CallTotals, JobCounts};
+use serde_json::Value;
 
 pub(crate) use columns::{WIDTH, cell, cut, in_lines, padded, width, wrapped};
 pub(crate) use paceline_core::format_duration as duration;
@@ -183,6 +184,13 @@ impl Past {
             Self::Ago(ago) => Timestamp::from_millis(now.as_millis().saturating_sub(millis(ago))),
         }
     }
+}
+
+/// Where a process stands in its fleet, as its document has it: with what is left of its lease.
+pub(crate) fn fleet(fleet: &Value, now: Timestamp) -> Option<String> {
+    let until = fleet["lease_until"].as_str().and_then(instant).filter(|until| *until > now);
+    let lease = until.map(|until| format!("; lease for {}", duration(until.saturating_since(now))));
+    Some(printable(fleet["text"].as_str()?).into_owned() + &lease.unwrap_or_default())
 }
 
 /// Reads an instant, a day of the user's zone, or how long ago it was, as in `3d`.

@@ -19,8 +19,10 @@ use crate::clients::Clients;
 use crate::conditions::{Conditions, VALID_FROM, VALID_UNTIL};
 use crate::record::{BATCH, PRIORITIES, priority_name};
 
+mod fleet;
 mod turned_away;
 
+use self::fleet::FleetGauges;
 pub(crate) use self::turned_away::TurnedAway;
 use self::turned_away::refusals;
 
@@ -250,7 +252,7 @@ pub(crate) fn page(
         upstream.metrics().collectors().into_iter().try_for_each(|collector| registry.register(collector))?;
     }
     gauges.look_at_clients(clients);
-    gauges.all().into_iter().try_for_each(|gauge| registry.register(Box::new(gauge.clone())))?;
+    gauges.all().try_for_each(|gauge| registry.register(Box::new(gauge.clone())))?;
     TextEncoder::new().encode_to_string(&registry.gather())
 }
 
@@ -265,7 +267,7 @@ struct Gauges {
     limit: GaugeVec,
     remaining: GaugeVec,
     state: GaugeVec,
-    without_store: GaugeVec,
+    fleet: FleetGauges,
     of_client: GaugeVec,
     left_to_client: GaugeVec,
 }
@@ -318,12 +320,7 @@ impl Gauges {
                  (until a person acts); the account has an empty scope; in the scope other: the number of scopes",
                 &["upstream", "scope", "state"],
             )?,
-            without_store: gauge(
-                "paceline_fleet_away",
-                "Of an upstream in a fleet: 1 while nothing leaves because the store of the fleet gives no share: it does not answer, \
-                 divides other limits, or does not know yet what was sent before; else 0",
-                &["upstream"],
-            )?,
+            fleet: FleetGauges::new()?,
             of_client: gauge(
                 "paceline_client_limit",
                 "Units that a limit of a client's key allows in its window",
@@ -337,23 +334,10 @@ impl Gauges {
         })
     }
 
-    fn all(&self) -> [&GaugeVec; 12] {
+    fn all(&self) -> impl Iterator<Item = &GaugeVec> {
         let Self { waiting, held, in_flight, oldest, silent, failing, limit, remaining, state, .. } = self;
-        let Self { without_store, of_client, left_to_client, .. } = self;
-        [
-            waiting,
-            held,
-            in_flight,
-            oldest,
-            silent,
-            failing,
-            limit,
-            remaining,
-            state,
-            without_store,
-            of_client,
-            left_to_client,
-        ]
+        let own = [waiting, held, in_flight, oldest, silent, failing, limit, remaining, state];
+        own.into_iter().chain(self.fleet.all()).chain([&self.of_client, &self.left_to_client])
     }
 
     /// A series for each limit of each key: keys are the operator's.
@@ -372,10 +356,6 @@ impl Gauges {
         for (client, held) in upstream.notes().spending.held() {
             self.held.with_label_values(&[name, &client]).set(held as f64);
         }
-        if snapshot.account.fleet.is_some() {
-            let is_away = if snapshot.account.lacks_its_share() { 1.0 } else { 0.0 };
-            self.without_store.with_label_values(&[name]).set(is_away);
-        }
         for (scope, (oldest, silent)) in upstream.metrics().silences(|silence, now| {
             let silent = silence.silent(now).map(|silent| silent.waited).unwrap_or_default();
             Some((silence.oldest(now).as_secs_f64(), silent.as_secs_f64()))
@@ -384,6 +364,7 @@ impl Gauges {
             self.silent.with_label_values(&[name, &*scope]).set(silent);
         }
         let now = upstream.limiter().now();
+        self.fleet.look_at(name, &snapshot.account, now);
         self.failing.with_label_values(&[name, ""]).set(0.0);
         for down in upstream.notes().outages.down(now) {
             let label =

@@ -324,6 +324,10 @@ impl Look {
         let limit = |quota: &QuotaSnapshot| (quota.limit, quota.remaining).hash(&mut print);
         scope.quotas.iter().chain(&scope.announced).for_each(limit);
         scope.estimate.as_ref().map(|estimate| estimate.rate.to_bits()).hash(&mut print);
+        if let Some(fleet) = &scope.fleet {
+            (fleet.to_string(), fleet.lease_ends.map(|ends| ends.as_nanos() / OLDEST.as_nanos() as u64))
+                .hash(&mut print);
+        }
         if let Some(held) = self.held.as_ref().filter(|_| scope.name.is_empty()) {
             (held.count, &held.words).hash(&mut print);
         }

@@ -183,6 +183,8 @@ pub(super) fn describe(
     account.into_iter().for_each(|account| line(scope_words(account)));
     let waits = snapshot["waits_for"].as_str().filter(|_| scopes.is_empty());
     waits.into_iter().for_each(|what| line(format!("waits for {}", text::printable(what))));
+    let fleet = text::fleet(&snapshot["account"]["fleet"], now);
+    fleet.filter(|_| running && !is_over).into_iter().for_each(|words| line(format!("fleet: {words}")));
     turn_words(&snapshot["turn"], now).filter(|_| running).into_iter().for_each(&mut line);
     scopes.sort_by_cached_key(|scope| urgency(scope));
     for scope in scopes.iter().take(SHOWN) {
@@ -397,6 +399,19 @@ mod tests {
         let words = turn_words(&turn, since + Duration::from_secs(21));
         let expected = "process 27749 has the turn under the shared limits: this run has waited for it for 21s";
         assert_eq!((words.as_deref(), turn_words(&Value::Null, since)), (Some(expected), None));
+    }
+
+    #[test]
+    fn a_run_in_a_fleet_says_where_it_stands_as_long_as_it_works() {
+        let now = Timestamp::from_millis(1_000);
+        let mut account = scope("", "open", 3);
+        account["fleet"] = json!({"text": "live, 4 members known; here 15 of 60 requests per 60s",
+                                  "lease_until": (now + Duration::from_secs(27)).to_string()});
+        let snapshot = json!({"account": account, "scopes": [scope("a", "open", 3)]});
+        let counts = JobCounts { waiting: 1, ..JobCounts::default() };
+        let said = |running| describe(&counts, &snapshot, Path::new("j"), now, running, &Used::default());
+        let line = "  fleet: live, 4 members known; here 15 of 60 requests per 60s; lease for 27s\n";
+        assert!(said(true).contains(line) && !said(false).contains("fleet"), "{}", said(true));
     }
 
     #[test]

@@ -22,6 +22,9 @@ const NARROW: usize = 60;
 /// Lines of decisions at most, with their title.
 const MOST_DECISIONS: usize = 9;
 
+/// Lines about fleets at most.
+const MOST_FLEETS: usize = 4;
+
 /// Lines about the chosen scope, on a screen of so many lines at least.
 const DETAILS: u16 = 3;
 const ROOMY: usize = 16;
@@ -112,7 +115,10 @@ impl Screen {
 
     /// The lines that show everything in so many columns.
     pub(super) fn wanted_height(&self, width: u16) -> u16 {
-        let lines = 3 + lines_of_row(width.into()) * self.rows().len().max(1) + self.decision_lines(usize::MAX);
+        let lines = 3
+            + self.fleets(width.into()).len()
+            + lines_of_row(width.into()) * self.rows().len().max(1)
+            + self.decision_lines(usize::MAX);
         u16::try_from(lines).unwrap_or(u16::MAX)
     }
 
@@ -166,15 +172,18 @@ impl Screen {
         let height = usize::from(area.height);
         let decisions = self.decision_lines(height / 3);
         let details = if self.is_picture || height < ROOMY { 0 } else { DETAILS };
+        let fleets = self.fleets(if height < ROOMY && !self.is_picture { 0 } else { area.width.into() });
         let parts = [
             Constraint::Length(2),
+            Constraint::Length(u16::try_from(fleets.len()).unwrap_or(u16::MAX)),
             Constraint::Min(1),
             Constraint::Length(details),
             Constraint::Length(u16::try_from(decisions).unwrap_or(u16::MAX)),
             Constraint::Length(if self.is_picture { 0 } else { 1 }),
         ];
-        let [head, scopes, chosen, below, foot] = Layout::vertical(parts).areas(area);
+        let [head, shares, scopes, chosen, below, foot] = Layout::vertical(parts).areas(area);
         frame.render_widget(Paragraph::new(self.head(usize::from(area.width))), head);
+        frame.render_widget(Paragraph::new(fleets), shares);
         let lines = self.scopes(scopes);
         frame.render_widget(Paragraph::new(lines), scopes);
         frame.render_widget(Paragraph::new(self.details()).wrap(Wrap { trim: true }), chosen);
@@ -207,6 +216,16 @@ impl Screen {
             None => self.troubles(width),
         };
         vec![Line::styled(text::cut(&first, width), Modifier::BOLD), second]
+    }
+
+    /// Where the gateway stands in the fleet of each upstream.
+    fn fleets(&self, width: usize) -> Vec<Line<'static>> {
+        let line = |account: &Scope| {
+            let words =
+                format!("fleet of {}: {}", text::printable(&account.upstream), account.fleet(self.state.now())?);
+            Some(Line::raw(text::cut(&words, width)))
+        };
+        self.state.accounts().filter(|_| width > 0).filter_map(line).take(MOST_FLEETS).collect()
     }
 
     fn troubles(&self, width: usize) -> Line<'static> {

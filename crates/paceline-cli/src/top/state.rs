@@ -6,6 +6,7 @@ use std::time::Duration;
 use paceline::clock;
 use paceline_core::Timestamp;
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::text;
 
@@ -32,6 +33,9 @@ pub(super) struct Scope {
     pub(super) concurrency: Places,
     pub(super) last_minute: LastMinute,
     pub(super) belief: Option<LearntRate>,
+    /// Of an account in a fleet: where this process stands there.
+    #[serde(default)]
+    fleet: Value,
 }
 
 #[derive(Debug, Deserialize)]
@@ -90,6 +94,11 @@ impl Scope {
             _ if self.concurrency.in_flight > 0 => "calls leave as they come".to_owned(),
             _ => "ready; no call waits".to_owned(),
         }
+    }
+
+    /// Where its gateway stands in its fleet, at that time.
+    pub(super) fn fleet(&self, now: Timestamp) -> Option<String> {
+        text::fleet(&self.fleet, now)
     }
 
     /// The word for its state.

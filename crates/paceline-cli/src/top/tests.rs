@@ -137,3 +137,15 @@ fn what_the_gateway_tells_changes_the_screen_and_its_loss_is_said() {
     screen.state.take(changes(true, three(), &json!([])));
     assert!(!drawn(&mut screen, 80, 24).contains("old"));
 }
+
+#[test]
+fn a_gateway_in_a_fleet_says_where_it_stands() {
+    let mut scopes = three();
+    let until = clock::wall() + Duration::from_millis(26_500);
+    let share = "live, 4 members known; here 15 of 60 requests per 60s; this process reads the learnt rate";
+    scopes[0]["fleet"] = json!({ "text": share, "lease_until": until.to_string() });
+    let mut screen = screen(scopes);
+    let text = drawn(&mut screen, 140, 24);
+    assert!(text.contains(&format!("fleet of openai: {share}; lease for 26.")), "{text}");
+    assert!(!drawn(&mut screen, 140, 12).contains("fleet"), "a small screen has no room for it");
+}

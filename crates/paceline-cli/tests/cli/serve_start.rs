@@ -220,10 +220,15 @@ fn a_gateway_whose_fleet_has_no_store_says_that_nothing_leaves() {
     assert!(text.contains("\"wait_ms\":null") && text.contains("\"limit\":\"the store of the fleet\""), "{text}");
     let (_, metrics) = page("/metrics");
     assert!(metrics.contains("paceline_fleet_away{upstream=\"generic\"} 1"), "{metrics}");
+    for (name, value) in [("members", 0), ("lease_seconds", 0), ("reads", 0)] {
+        let line = format!("\npaceline_fleet_{name}{{upstream=\"generic\"}} {value}\n");
+        assert!(metrics.contains(&line), "{line} in {metrics}");
+    }
     let (_, state) = page("/api/state");
     assert!(state.contains("nothing leaves: the store of the fleet on 127.0.0.1:1 does not answer: "), "{state}");
     let top = job.paceline().args(["top", "--once", &gateway.url]).output().expect("it runs");
     let top = String::from_utf8(top.stdout).expect("text");
+    assert!(top.contains("fleet of generic: out, 0 members known; here 0 of 200 requests per 20s\n"), "{top}");
     assert!(
         top.contains("nothing leaves: the store of the fleet on 127.0.0.1:1") && !top.contains("all is well"),
         "{top}"

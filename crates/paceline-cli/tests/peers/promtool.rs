@@ -34,6 +34,7 @@ fn alerts_and_dashboard_name_metrics_that_exist() {
     let contrib = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib");
     let metrics = [
         include_str!("../../../paceline-gateway/src/metrics.rs"),
+        include_str!("../../../paceline-gateway/src/metrics/fleet.rs"),
         include_str!("../../../paceline-gateway/src/metrics/turned_away.rs"),
         include_str!("../../../paceline-gateway/src/conditions.rs"),
     ]

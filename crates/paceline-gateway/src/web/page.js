@@ -1,7 +1,7 @@
 // The page of a gateway: draws what follow.js keeps.
 
 import { UpstreamCards } from "./cards.js";
-import { answers, badge, count, clockTime, duration, element, limit, money, plain, refused, sentence, setText, state as stateName, title } from "./words.js";
+import { answers, badge, count, clockTime, duration, element, fleet, limit, money, plain, refused, sentence, setText, state as stateName, title } from "./words.js";
 import { follow, keyHeaders, Refused, State } from "./follow.js";
 
 const $ = (id) => document.getElementById(id);
@@ -268,13 +268,14 @@ function drawChosen() {
     const ms = Date.parse(each.next_free) - now;
     return [limit(each), origin, { number: count(each.remaining) }, each.remaining === 0 && ms > 0 ? `in ${duration(ms < 10000 ? ms : Math.ceil(ms / 1000) * 1000)}` : ""];
   };
-  const account = scope.name ? (state.scopes.get(`${scope.upstream}\n`)?.quotas ?? []) : [];
+  const account = state.scopes.get(`${scope.upstream}\n`);
   table("limits", [
     ...scope.quotas.map(quota("configured")),
-    ...account.map(quota("configured, account")),
+    ...(scope.name ? (account?.quotas ?? []) : []).map(quota("configured, account")),
     ...scope.announced.map(quota("announced by the server")),
   ], "No limit is configured or announced.");
   setText($("belief"), scope.belief ? `Learnt: ${scope.belief.text}` : "");
+  setText($("fleet"), account?.fleet ? `Fleet: ${fleet(account.fleet, now)}` : "");
   if (isOther) drawHistory();
 }
 

@@ -45,6 +45,12 @@ function shortly(left) {
   return duration(left < 10000 ? left : Math.ceil(left / 1000) * 1000);
 }
 
+// Where this process stands in its fleet, with what is left of its lease.
+export function fleet(place, now) {
+  const left = place.lease_until ? Date.parse(place.lease_until) - now : 0;
+  return left > 0 ? `${place.text}; lease for ${duration(Math.ceil(left / 1000) * 1000)}` : place.text;
+}
+
 // What a badge says.
 export function state(scope) {
   if (scope.trouble === 4) return "down";
