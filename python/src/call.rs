@@ -216,6 +216,7 @@ impl Call {
     /// others that came before are about to.
     fn _start(slf: &Bound<'_, Self>) -> PyResult<bool> {
         let (call, py) = (slf.get(), slf.py());
+        call.engine.get().expect_joined()?;
         let stage = std::mem::replace(&mut call.item().stage, Stage::Over);
         let mut request = match stage {
             Stage::Ready(request) => *request,

@@ -55,7 +55,7 @@ impl Clock {
 
     /// Whether only a test moves it.
     #[getter]
-    fn is_virtual(&self) -> bool {
+    pub(crate) fn is_virtual(&self) -> bool {
         matches!(self.0, Source::Test(..))
     }
 

@@ -86,6 +86,20 @@ impl Engine {
         (result, news)
     }
 
+    /// Refuses calls beside the fleet that the file of the limiter names: together with it they would exceed the limits. In
+    /// virtual time there is no fleet.
+    pub(crate) fn expect_joined(&self) -> PyResult<()> {
+        let names_one = self.upstream.fleet.is_some() && !self.clock.get().is_virtual();
+        if names_one && self.lock().fleet.is_none() {
+            return Err(PyRuntimeError::new_err(format!(
+                "upstream.{}.fleet: this limiter has not joined the fleet that its file names: make calls inside \
+                 `with paceline.fleet.join(limiter, account=...)`, or set fleet = \"none\" there",
+                self.upstream.name
+            )));
+        }
+        Ok(())
+    }
+
     /// The scope of that name; one that a tier is named after is the tier's.
     pub(crate) fn scope(&self, name: &str) -> ScopeId {
         match self.upstream.tier(name, Some(name), Some(name)) {

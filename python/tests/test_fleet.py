@@ -128,6 +128,22 @@ def test_a_file_names_its_fleet(server, account, tmp_path):
         assert len(fleet.account) == 32 and "sesame" not in fleet.account
 
 
+def test_a_limiter_of_a_file_makes_no_call_beside_the_fleet_of_that(server, account, tmp_path):
+    file = tmp_path / "paceline.toml"
+    file.write_text(f"[upstream.a]\nbase_url = 'http://a'\nrpm = 60\nfleet = '{server.url}'\n")
+    lim = Limiter.from_file(file)
+
+    @lim
+    def call():
+        return True
+
+    for use in (call, lim.acquire_sync, lim.try_acquire):
+        with pytest.raises(RuntimeError, match="upstream.a.fleet: this limiter has not joined"):
+            use()
+    with paceline.fleet.join(lim, account=account):
+        assert call()
+
+
 def test_members_share_evenly_and_by_weight(server, account):
     first, second = limiter(), limiter()
     stop = threading.Event()
