@@ -33,6 +33,9 @@ use crate::limiter::Limiter;
 /// The limiter is shared by all clones of the layer and of its services. The service is always ready: what a call waits for
 /// depends on its request, so it waits in the call's future, and holds no place of the service inside meanwhile. That service is
 /// cloned for each try, and the request is cloned: a body has to be one that can be sent again, such as `Full<Bytes>`.
+///
+/// The body of a request that comes in, such as that of `axum`, is a stream. For `Router::layer` it is read first, and errors
+/// become answers: docs/cookbook.md has the lines for it.
 #[derive(Clone)]
 pub struct PaceLayer<Reader = Classified, Described = ()> {
     limiter: Limiter,

@@ -4,5 +4,6 @@
 pub mod dynamodb;
 pub mod grpc;
 pub mod openai;
+pub mod router;
 pub mod scraper;
 pub mod webhooks;

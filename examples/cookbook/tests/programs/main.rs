@@ -5,5 +5,6 @@ mod beside;
 mod dynamodb;
 mod openai;
 mod page;
+mod router;
 mod scraper;
 mod webhooks;

@@ -10,6 +10,7 @@ fn the_lines_of_the_page_stand_in_the_programs() {
         ("examples/cookbook/src/scraper.rs", include_str!("../../src/scraper.rs")),
         ("examples/cookbook/src/webhooks.rs", include_str!("../../src/webhooks.rs")),
         ("examples/cookbook/src/grpc.rs", include_str!("../../src/grpc.rs")),
+        ("examples/cookbook/src/router.rs", include_str!("../../src/router.rs")),
         ("crates/paceline/examples/documents.rs", include_str!("../../../../crates/paceline/examples/documents.rs")),
     ];
     let mut sections = PAGE.split("\n## ").skip(1);
