@@ -40,6 +40,8 @@ pub struct ModelUsage {
     pub calls_in_place: u64,
     /// Tokens of the answers that told a total alone, as far as an estimate counts that as answer.
     pub divided_out: u64,
+    /// Tokens of the longest answer that had more than its request allows; 0 where all kept to it.
+    pub beyond_bound: u64,
 }
 
 impl AddAssign<&Self> for ModelUsage {
@@ -57,6 +59,7 @@ impl AddAssign<&Self> for ModelUsage {
         self.calls_unpriced += more.calls_unpriced;
         self.calls_in_place += more.calls_in_place;
         self.divided_out += more.divided_out;
+        self.beyond_bound = self.beyond_bound.max(more.beyond_bound);
     }
 }
 

@@ -128,7 +128,7 @@ pub(crate) fn not_counted(conn: &Connection) -> rusqlite::Result<Vec<ModelUsage>
         false => ("0", "0"),
     };
     let mut select = conn.prepare(&format!(
-        "SELECT call.model, count(*), sum(call.tokens_in), sum(call.tokens_out), {price}, 0, 0, 0, 0, 0, 0, {written}, {price}, 0, 0, 0
+        "SELECT call.model, count(*), sum(call.tokens_in), sum(call.tokens_out), {price}, 0, 0, 0, 0, 0, 0, {written}, {price}, 0, 0, 0, 0
          {CUT_OFF} GROUP BY call.model"
     ))?;
     let rows = select.query_map([], usage::of_row)?;

@@ -25,12 +25,13 @@ pub(crate) const TABLE: &str = "
         written_price INTEGER NOT NULL DEFAULT 0, -- of cache_price, what is theirs
         cache_rest INTEGER NOT NULL DEFAULT 0, -- hundredths of a token beside cache_price, and so on
         cached_rest INTEGER NOT NULL DEFAULT 0,
-        written_rest INTEGER NOT NULL DEFAULT 0
+        written_rest INTEGER NOT NULL DEFAULT 0,
+        beyond INTEGER NOT NULL DEFAULT 0 -- tokens of the longest answer that exceeded the bound of its request
     ) STRICT, WITHOUT ROWID;
 ";
 
 /// The columns that the tables of older versions have not.
-const LATER: [&str; 12] = [
+const LATER: [&str; 13] = [
     "cache_price",
     "cached",
     "cached_price",
@@ -43,6 +44,7 @@ const LATER: [&str; 12] = [
     "cache_rest",
     "cached_rest",
     "written_rest",
+    "beyond",
 ];
 
 /// Makes the table in a journal that has none, within the caller's transaction.
@@ -75,14 +77,14 @@ pub(crate) fn add(conn: &Connection, usage: &ModelUsage) -> rusqlite::Result<()>
         return Ok(());
     }
     let sql = "INSERT INTO spent (model, calls, tokens_in, tokens_out, cache_price, cached, cached_price, older, unpriced, in_place,
-                                  divided, written, written_price, cache_rest, cached_rest, written_rest)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)
+                                  divided, written, written_price, cache_rest, cached_rest, written_rest, beyond)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)
                ON CONFLICT (model) DO UPDATE SET calls = calls + ?2, tokens_in = tokens_in + ?3, tokens_out = tokens_out + ?4,
                    cache_price = cache_price + ?5, cached = cached + ?6, cached_price = cached_price + ?7, older = older + ?8,
                    unpriced = unpriced + ?9, in_place = in_place + ?10, divided = divided + ?11, written = written + ?12,
                    written_price = written_price + ?13, cache_rest = cache_rest + ?14, cached_rest = cached_rest + ?15,
-                   written_rest = written_rest + ?16";
-    let [calls, tokens_in, tokens_out, cached, older, unpriced, in_place, divided, written] = [
+                   written_rest = written_rest + ?16, beyond = max(beyond, ?17)";
+    let [calls, tokens_in, tokens_out, cached, older, unpriced, in_place, divided, written, beyond] = [
         usage.calls,
         usage.tokens_in,
         usage.tokens_out,
@@ -92,6 +94,7 @@ pub(crate) fn add(conn: &Connection, usage: &ModelUsage) -> rusqlite::Result<()>
         usage.calls_in_place,
         usage.divided_out,
         usage.written_tokens,
+        usage.beyond_bound,
     ]
     .map(int);
     let prices = [usage.cache_price, usage.cached_price, usage.written_price];
@@ -114,6 +117,7 @@ pub(crate) fn add(conn: &Connection, usage: &ModelUsage) -> rusqlite::Result<()>
         cache_rest,
         cached_rest,
         written_rest,
+        beyond,
     ];
     conn.prepare_cached(sql)?.execute(values).map(drop)
 }
@@ -144,6 +148,7 @@ pub(crate) fn of_row(row: &Row<'_>) -> rusqlite::Result<ModelUsage> {
         divided_out: number(10)?,
         written_tokens: number(11)?,
         written_price: hundredths(12, 15)?,
+        beyond_bound: number(16)?,
     })
 }
 
@@ -209,6 +214,7 @@ mod tests {
                 calls_of_older: 0,
                 calls_unpriced: 1,
                 divided_out: 1,
+                beyond_bound: 7,
                 ..before.clone()
             };
             [&call, &call].into_iter().for_each(|call| add(&conn, call).expect("it counts"));
@@ -223,6 +229,7 @@ mod tests {
                 written_price: 10,
                 calls_unpriced: 2,
                 divided_out: 2,
+                beyond_bound: 7,
                 ..before
             };
             assert_eq!(all(&conn).expect("it reads"), [both]);

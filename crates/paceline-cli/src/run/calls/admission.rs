@@ -49,7 +49,7 @@ impl Context {
         // less.
         let expected = || {
             let known = expected.size.map_or(expected.prompt, |size| self.sender.ratio(&scope).budgeted(size));
-            let prompt = if expected.bounded { known } else { known.at_least(expected.prompt) };
+            let prompt = if expected.bound.is_some() { known } else { known.at_least(expected.prompt) };
             Expected { prompt, ..expected.clone() }
         };
         loop {

@@ -45,8 +45,8 @@ pub(crate) struct Expected {
     pub(crate) is_untold: bool,
     /// The bytes of its line in the input.
     pub(crate) bytes: u64,
-    /// The request sets a bound on its answer.
-    pub(crate) bounded: bool,
+    /// The most tokens that the request allows for its answer.
+    pub(crate) bound: Option<u64>,
     /// What a token of its prompt may cost more than the price of input, in percent: it may be written into a provider's cache.
     pub(crate) dearer: u32,
     /// A dearer model that has answered in place of its own.
@@ -61,7 +61,7 @@ impl Expected {
             return self.usage;
         }
         let input_tokens = if self.prompt.greatest.is_some() { 0 } else { mean.input_tokens };
-        let output_tokens = if self.bounded { 0 } else { mean.output_tokens };
+        let output_tokens = if self.bound.is_some() { 0 } else { mean.output_tokens };
         larger(self.usage, Usage { input_tokens, output_tokens, ..Usage::default() })
     }
 
@@ -132,6 +132,8 @@ struct Ledger {
     longer: Longer,
     /// What a call of each model used on average in the runs before.
     usual_before: BTreeMap<Arc<str>, Usage>,
+    /// The longest answer of each model that exceeded its bound in the runs before.
+    beyond_before: BTreeMap<Arc<str>, u64>,
     /// Calls that hold something.
     open: u64,
     models: BTreeMap<Arc<str>, Answers>,
@@ -212,6 +214,12 @@ impl Ledger {
         self.divided_out += cost(used.divided_out);
     }
 
+    /// What is known of the answers of a model.
+    fn answers_of(&self, model: &str) -> Answers {
+        let beyond = || self.beyond_before.get(model).copied().unwrap_or_default();
+        self.models.get(model).cloned().unwrap_or_else(|| Answers { beyond: beyond(), ..Answers::default() })
+    }
+
     /// What all answers of the job used.
     const fn answers(&self) -> Sum {
         let usage = Usage { input_tokens: 0, ..self.job.usage };
@@ -235,6 +243,7 @@ impl Budget {
             ledger.add_answers(used, &prices);
             ledger.unpriced += unpriced_of(used, &prices);
             ledger.known += if used.tokens_out > 0 { used.calls } else { 0 };
+            ledger.beyond_before.insert(Arc::clone(&used.model), used.beyond_bound);
             ledger.usual_before.insert(Arc::clone(&used.model), mean(&usage_of(used), used.calls));
         }
         ledger.before = ledger.job;
@@ -265,7 +274,8 @@ impl Budget {
     /// likely uses fits. Until an answer has shown what calls use here, those whose answers have no bound leave one by one,
     /// and then no more of them are under way than were answered, lest a short first answer speak for all. The
     /// first call of a model leaves alone in any case: it shows whether the server keeps to the bounds of requests.
-    /// Where it does not, calls reserve as much as the longest answer had, and leave like those without a bound.
+    /// Where it does not, calls reserve as much as the longest answer had, and leave like those without a bound; from the
+    /// first one of a later run on.
     /// Of prompts that hold more than text, as pictures, no more of a model are under way than were answered, and each may be as
     /// long as the longest of them. The same holds for calls whose requests tell nothing of their cost, such as for pictures.
     /// What is expected of it is asked for anew whenever others have ended: their answers tell more.
@@ -283,7 +293,7 @@ impl Budget {
             settled.as_mut().enable();
             {
                 let mut ledger = self.ledger();
-                let answers = ledger.models.get(&expected.model).cloned().unwrap_or_default();
+                let answers = ledger.answers_of(&expected.model);
                 expected.dearer_model = answers.dearer.clone();
                 expected.usage.output_tokens = expected.usage.output_tokens.max(answers.beyond);
                 let (kind, alike) = (expected.kind(), answers.alike(expected.kind()));
@@ -297,7 +307,7 @@ impl Budget {
                 let held = self.expected(&expected, with(&asked, expected.prompt.most.max(alike.longest_input())));
                 let is_new = ledger.known < ledger.open;
                 let is_first = answers.known == 0 && answers.open > 0 || !alike.may_leave();
-                let mut waits = is_first || (!expected.bounded || answers.beyond > 0) && is_new;
+                let mut waits = is_first || (expected.bound.is_none() || answers.beyond > 0) && is_new;
                 for (purse, limit) in self.limits.all() {
                     let used = ledger.used(purse);
                     let free = limit.saturating_sub(used);
@@ -315,7 +325,7 @@ impl Budget {
                     ledger.asked.add(Call { all: asked, ..Call::default() });
                     ledger.open += 1;
                     let is_new = !ledger.models.contains_key(&expected.model);
-                    let answers = ledger.models.entry(Arc::clone(&expected.model)).or_default();
+                    let answers = ledger.models.entry(Arc::clone(&expected.model)).or_insert(answers);
                     answers.open += 1;
                     answers.alike_mut(kind).into_iter().for_each(Alike::sent);
                     if is_new {

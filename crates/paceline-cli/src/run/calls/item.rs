@@ -315,7 +315,7 @@ impl Context {
             prompt,
             is_untold: dialect.tells_no_tokens(&call.url, &call.body),
             bytes: item.src_len,
-            bounded: bound.is_some(),
+            bound,
             dearer: dearest.saturating_sub(100),
             dearer_model: None,
         }
@@ -378,9 +378,9 @@ impl Context {
     async fn perform(&self, ready: Ready<Option<(Echo, Call)>>, item: &ClaimedItem, turn: PermitTurn) -> TryEnd {
         let Ready { request, expected, call } = ready;
         // Of a request that names no model it is not known whether its answer is of tokens at all.
-        if self.budget.has_an_end() && !expected.bounded && !expected.model.is_empty() {
+        if self.budget.has_an_end() && expected.bound.is_none() && !expected.model.is_empty() {
             upstream::warn_of_unbounded("the budget", || true);
-        } else if self.budget.is_limited() && !expected.bounded {
+        } else if self.budget.is_limited() && expected.bound.is_none() {
             upstream::warn_of_unbounded("a configured limit", || true);
         }
         let Admitted { budgeted, permit, room, mut place, handed } = match self.admitted(request, expected, turn).await

@@ -79,8 +79,8 @@ impl Reserved<'_> {
     /// A call whose use is not known counts as if its prompt were written into the cache, where it may be, and with the dearest
     /// of the models that may have answered.
     fn as_expected(&self, answered: &[InPlace]) -> ModelUsage {
-        let Expected { usage, prompt, bounded, .. } = self.expected;
-        let output_tokens = if bounded { 0 } else { self.lost.unwrap_or_default() };
+        let Expected { usage, prompt, bound, .. } = self.expected;
+        let output_tokens = if bound.is_some() { 0 } else { self.lost.unwrap_or_default() };
         let seen = Usage { input_tokens: prompt.expected, output_tokens, ..Usage::default() };
         let usage = self.expected.priced(larger(larger(usage, seen), self.sum.usage));
         let priced = answered.iter().filter(|it| self.counts(it)).map(|it| &it.model);
@@ -132,11 +132,11 @@ impl Reserved<'_> {
     /// The call is over and used that. Of what it does not tell of an answer of tokens that `came`, or with `None`, as much as
     /// expected counts, and where the request set no bound no less than what came. Returns what the call counts with.
     pub(crate) fn settle(self, used: Option<Usage>, came: impl FnOnce() -> u64) -> ModelUsage {
-        let Expected { usage: Usage { output_tokens: bound, .. }, bounded, .. } = self.expected;
-        let has_answer = !bounded || bound > 0;
+        let bound = self.expected.bound;
+        let has_answer = bound != Some(0);
         let (expected, reserved) = (self.expected(), self.reserved());
-        let answer = |came: u64| if bounded { expected.tokens_out } else { expected.tokens_out.max(came) };
-        let counted = match used {
+        let answer = |came: u64| if bound.is_some() { expected.tokens_out } else { expected.tokens_out.max(came) };
+        let mut counted = match used {
             Some(used) if used.prompt_tokens() > 0 && (used.output_tokens > 0 || !has_answer) => self.usage(used, 1),
             Some(used) if self.is_cut && used.prompt_tokens() > 0 => {
                 self.usage(Usage { output_tokens: answer(came()), ..used }, 1)
@@ -166,10 +166,12 @@ impl Reserved<'_> {
             self.budget.tell_divided();
         }
         // Where only a total was reported, a little more is no more than the error of an estimate.
-        let exceeds = |used: Usage| used.output_tokens > if used.undivided { bound.saturating_mul(2) } else { bound };
-        let is_bound = bounded && bound > 0 && !self.expected.is_untold;
-        if is_bound && used.is_some_and(exceeds) {
+        let exceeds =
+            |used: Usage, bound: u64| used.output_tokens > if used.undivided { bound.saturating_mul(2) } else { bound };
+        let heeded = bound.filter(|bound| *bound > 0 && !self.expected.is_untold);
+        if let Some(bound) = heeded.filter(|bound| used.is_some_and(|used| exceeds(used, *bound))) {
             self.budget.exceeded_bound(&self.expected.model, &counted, bound);
+            counted.beyond_bound = counted.tokens_out;
         }
         self.note_longer(&counted, &reserved);
         self.count(&counted, &counted, self.answered.as_slice(), self.lost.is_none());
@@ -341,7 +343,7 @@ mod tests {
         let limits = Limits { job_tokens: Some(10_000), ..Limits::default() };
         let budget = Budget::new(limits, Prices::default(), &[], false);
         let reserve = || {
-            let expected = Expected { is_untold: true, bounded: true, ..Expected::default() };
+            let expected = Expected { is_untold: true, bound: Some(0), ..Expected::default() };
             budget.reserve(expected).now_or_never().map(|reserved| reserved.expect("there is room"))
         };
         reserve().expect("one leaves").settle(Some(tokens(11, 1_000)), || 0);
@@ -353,7 +355,7 @@ mod tests {
         assert!(second.is_none(), "4,011 of 4,978 tokens are held");
         assert_eq!(first.expected().tokens_out, 4_000, "it counts so, where its answer never comes");
         first.settle(None, || 0);
-        assert!(budget.reserve(Expected { is_untold: true, bounded: true, ..Expected::default() }).await.is_err());
+        assert!(budget.reserve(Expected { is_untold: true, bound: Some(0), ..Expected::default() }).await.is_err());
     }
 
     /// A model that thinks, behind a time-out that is too short: each call is made and billed.
@@ -404,7 +406,23 @@ mod tests {
             ..ModelUsage::default()
         };
         let budget = Budget::new(limits, Prices::default(), &[of("m", 2, 8_319), of("other", 1, 9)], false);
-        let untold = Expected { model: "m".into(), is_untold: true, bounded: true, ..Expected::default() };
+        let untold = Expected { model: "m".into(), is_untold: true, bound: Some(0), ..Expected::default() };
         assert!(budget.reserve(untold).await.is_err(), "of 1,672 tokens that are left");
+    }
+
+    /// The server ignores the bounds of requests; a call that a kill cuts off counts with what it reserved.
+    #[tokio::test]
+    async fn the_first_call_of_a_later_run_reserves_what_exceeded_its_bound_before() {
+        let limits = Limits { job_tokens: Some(30_000), ..Limits::default() };
+        let first_run = Budget::new(limits, Prices::default(), &[], false);
+        let settle =
+            |used| first_run.reserve(bounded(100, 16)).map(move |call| call.expect("fits").settle(Some(used), || 0));
+        let mut before = settle(tokens(100, 1_900)).await;
+        before += &settle(tokens(100, 16)).await;
+        let budget = Budget::new(limits, Prices::default(), &[before], false);
+        let first = budget.reserve(bounded(100, 16)).await.expect("fits");
+        assert_eq!(first.expected().tokens_out, 1_900, "as long as the longest");
+        let within = Budget::new(limits, Prices::default(), &[first.settle(Some(tokens(100, 16)), || 0)], false);
+        assert_eq!(within.reserve(bounded(100, 16)).await.expect("fits").expected().tokens_out, 16);
     }
 }

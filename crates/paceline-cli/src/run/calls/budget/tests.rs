@@ -28,7 +28,8 @@ pub(super) fn left(items: u64) -> Left {
 }
 
 pub(super) fn bounded(input_tokens: u64, output_tokens: u64) -> Expected {
-    Expected { model: "m".into(), usage: tokens(input_tokens, output_tokens), bounded: true, ..Expected::default() }
+    let usage = tokens(input_tokens, output_tokens);
+    Expected { model: "m".into(), usage, bound: Some(output_tokens), ..Expected::default() }
 }
 
 #[test]
@@ -225,7 +226,7 @@ fn prompts_hold_as_much_as_they_can_have_until_they_are_known() {
 fn no_more_answers_without_a_bound_are_awaited_than_have_come() {
     let limits = Limits { job_tokens: Some(10_000), ..Limits::default() };
     let budget = Budget::new(limits, Prices::default(), &[], false);
-    let reserve = || budget.reserve(Expected { bounded: false, ..bounded(1, 0) }).now_or_never();
+    let reserve = || budget.reserve(Expected { bound: None, ..bounded(1, 0) }).now_or_never();
     let first = reserve().expect("at once").expect("fits");
     assert!(reserve().is_none(), "nothing is known of answers");
     first.settle(Some(tokens(1, 1)), || 0);
@@ -262,9 +263,9 @@ fn the_first_answer_of_a_model_shows_whether_its_bound_holds() {
 #[test]
 fn usage_that_is_reported_in_part_counts_no_less_than_estimated() {
     let limits = Limits { job_tokens: Some(100_000), ..Limits::default() };
-    let settled = |is_bounded, used, came| {
+    let settled = |is_bounded: bool, used, came| {
         let budget = Budget::new(limits, Prices::default(), &[], false);
-        let expected = Expected { bounded: is_bounded, ..bounded(10, if is_bounded { 80 } else { 0 }) };
+        let expected = Expected { bound: is_bounded.then_some(80), ..bounded(10, if is_bounded { 80 } else { 0 }) };
         let call = budget.reserve(expected).now_or_never().expect("at once").expect("fits");
         let counted = call.settle(used, || came);
         (counted.calls, counted.tokens_in, counted.tokens_out)
@@ -284,7 +285,7 @@ fn usage_that_is_reported_in_part_counts_no_less_than_estimated() {
 fn answers_without_a_bound_come_one_by_one_until_one_is_known() {
     let limits = Limits { job_tokens: Some(100), ..Limits::default() };
     let budget = Budget::new(limits, Prices::default(), &[], false);
-    let reserve = || budget.reserve(Expected { bounded: false, ..bounded(1, 0) }).now_or_never();
+    let reserve = || budget.reserve(Expected { bound: None, ..bounded(1, 0) }).now_or_never();
     let refused = reserve().expect("at once").expect("fits");
     assert!(reserve().is_none(), "nothing is known of answers");
     refused.settle(Some(Usage::default()), || 0);
