@@ -43,6 +43,11 @@ impl<'a> Ask<'a> {
         self.places > 0.0
     }
 
+    /// Whether calls like it may not have every unit of a window.
+    pub(crate) const fn leaves_units(&self) -> bool {
+        self.windows.to_bits() != 0
+    }
+
     /// The units that must have room in a window of so many: its own, and those that it leaves free.
     #[inline(always)]
     pub(crate) fn needs(&self, units: u64, limit: u64) -> u64 {

@@ -134,17 +134,20 @@ impl BucketRule {
     }
 
     /// When as much is missing as leaves room for so many units: perhaps long ago.
+    #[cold]
     fn due(self, level: BucketLevel, units: u64) -> Instant {
         let full_at = (level.full_at() + self.scaled(units)).saturating_sub(self.scaled(self.burst));
         Instant::from_nanos(u64::try_from(full_at.div_ceil(u128::from(self.limit))).unwrap_or(u64::MAX))
     }
 
+    #[inline(always)]
     fn fits_at(self, level: BucketLevel, now: Instant, units: u64) -> Instant {
         let fits = self.missing(level, now) + self.scaled(units) <= self.scaled(self.burst);
         if fits { now } else { self.due(level, units).max(now) }
     }
 
     /// Debt is bounded, and paid by later refill.
+    #[inline(always)]
     fn take(self, level: &mut BucketLevel, now: Instant, units: u64) {
         let most = self.scaled(self.burst) + self.scaled(LARGEST_LIMIT);
         *level = BucketLevel::new(self.refilled(now) + (self.missing(*level, now) + self.scaled(units)).min(most));
@@ -215,6 +218,7 @@ impl TokenBucket {
         (Duration::from_nanos(ago as u64), units)
     }
 
+    #[inline(always)]
     pub(super) fn fits_at(&self, now: Instant, units: u64) -> Instant {
         self.rule.fits_at(self.level, now, units)
     }
@@ -228,8 +232,13 @@ impl TokenBucket {
     /// timer costs nothing of the rate: as of at most [`LATE`] ago, and never before they were wanted, so that after idling
     /// no more than the burst leaves at once.
     pub(super) fn take_wanted(&mut self, now: Instant, wanted: Instant, units: u64) {
-        let late = if wanted < now { self.rule.due(self.level, units).max(wanted) } else { now };
-        self.take(late.max(now.saturating_sub(LATE)).min(now), units);
+        let at = if wanted < now { self.late(now, wanted, units) } else { now };
+        self.rule.take(&mut self.level, at, units);
+    }
+
+    #[cold]
+    fn late(&self, now: Instant, wanted: Instant, units: u64) -> Instant {
+        self.rule.due(self.level, units).max(wanted).max(now.saturating_sub(LATE)).min(now)
     }
 
     pub(super) fn refund(&mut self, units: u64) {

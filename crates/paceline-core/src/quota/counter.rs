@@ -30,8 +30,14 @@ impl Counter {
     /// The earliest instant, from `now` on, at which `units` fit.
     #[inline(always)]
     pub(crate) fn fits_at(&self, now: Instant, units: u64) -> Instant {
+        if units == 0 {
+            return now;
+        }
+        // Most limits are of this kind, which alone is tested faster than all of them.
+        if let Self::Sliding(window) = self {
+            return window.fits_at(now, units);
+        }
         match self {
-            _ if units == 0 => now,
             Self::Sliding(window) => window.fits_at(now, units),
             Self::Fixed(window) => window.fits_at(now, units),
             Self::Bucket(bucket) => bucket.fits_at(now, units),
@@ -102,8 +108,13 @@ impl Counter {
 
     #[inline(always)]
     pub(super) fn take(&mut self, now: Instant, units: u64) {
+        if units == 0 {
+            return;
+        }
+        if let Self::Sliding(window) = self {
+            return window.take(now, units);
+        }
         match self {
-            _ if units == 0 => {}
             Self::Sliding(window) => window.take(now, units),
             Self::Fixed(window) => window.take(now, units),
             Self::Bucket(bucket) => bucket.take(now, units),

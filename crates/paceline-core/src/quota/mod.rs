@@ -112,11 +112,18 @@ impl Quotas {
             }
             _ => Admit::Now,
         };
-        hear.hear(spaced)
-            && self.counters.iter().all(|(quota, counter)| {
-                let units = ask.needs(ask.cost.get(&quota.dimension), most(quota));
-                hear.hear(counter.admit(now, quota, units))
-            })
+        if !hear.hear(spaced) {
+            return false;
+        }
+        let leaves_units = ask.leaves_units();
+        for (quota, counter) in &self.counters {
+            let units = ask.cost.get(&quota.dimension);
+            let units = if leaves_units { ask.needs(units, most(quota)) } else { units };
+            if units > 0 && !hear.hear(counter.admit(now, quota, units)) {
+                return false;
+            }
+        }
+        true
     }
 
     /// Estimates when the last of so many calls of that cost can leave, if no others are sent in between.
@@ -214,7 +221,12 @@ impl Quotas {
         {
             burst.take_wanted(now, wanted, 1);
         }
-        self.each(|quota, counter| counter.take(now, cost.get(&quota.dimension)));
+        for (quota, counter) in &mut self.counters {
+            counter.take(now, cost.get(&quota.dimension));
+        }
+        if let Some(own) = &mut self.own {
+            take_from(own, now, cost);
+        }
     }
 
     /// How many calls of that cost may leave now.
@@ -312,6 +324,14 @@ impl Quotas {
     /// Whole requests that may leave at once, and how many that can be at most.
     pub(crate) fn burst_left(&self, now: Instant) -> Option<(u64, u64)> {
         self.burst.as_ref().map(|bucket| (bucket.units(now), bucket.burst()))
+    }
+}
+
+/// Takes the units of a call from all of these.
+#[cold]
+fn take_from(counters: &mut [(Quota, Counter)], now: Instant, cost: &Cost) {
+    for (quota, counter) in counters {
+        counter.take(now, cost.get(&quota.dimension));
     }
 }
 

@@ -22,13 +22,14 @@ const PARTS: u64 = 60;
 pub(crate) struct SlidingWindow {
     pub(super) limit: u64,
     window: u64,
-    slot: u64,
     pub(super) entries: VecDeque<Entry>,
     pub(super) sums: Sums,
     used: u64,
     last: Instant,
     /// The number of the slot of `last`.
     newest: u64,
+    /// When that slot ends, if the newest entry is in it.
+    open_until: Instant,
 }
 
 /// Units taken in one slot. The slot's number is kept modulo 2^32: no entry ever gets that old.
@@ -47,10 +48,15 @@ impl Entry {
 
 impl SlidingWindow {
     pub(super) fn new(limit: u64, window: Duration) -> Self {
-        let window = nanos(window);
-        let slot = (window / SLOTS).max(1);
-        let (entries, sums, last) = (VecDeque::new(), Sums::default(), Instant::ZERO);
-        Self { limit, window, slot, entries, sums, used: 0, last, newest: 0 }
+        let (window, entries, sums) = (nanos(window), VecDeque::new(), Sums::default());
+        let (last, open_until) = (Instant::ZERO, Instant::ZERO);
+        Self { limit, window, entries, sums, used: 0, last, newest: 0, open_until }
+    }
+
+    /// How long a slot is.
+    const fn slot(&self) -> u64 {
+        let slot = self.window / SLOTS;
+        if slot == 0 { 1 } else { slot }
     }
 
     pub(super) fn used(&self, now: Instant) -> u64 {
@@ -82,40 +88,43 @@ impl SlidingWindow {
         let now = now.max(self.last);
         self.last = now;
         // Most calls are in the slot of the last one: they need no division, and what is over can stay until the next slot.
-        if now.as_nanos() - self.newest * self.slot >= self.slot {
-            self.begin_slot(now);
-        }
-        let units = units.min(LARGEST_LIMIT.saturating_sub(self.used));
-        self.used += units;
-        let mut left = units;
-        if let Some(newest) = self.entries.back_mut()
-            && newest.slot == self.newest as u32
+        if now < self.open_until
+            && let Some(newest) = self.entries.back_mut()
+            && units <= u64::from(u32::MAX - newest.units)
+            && self.used + units <= LARGEST_LIMIT
         {
+            newest.units += units as u32;
+            self.sums.add_to_newest(units);
+            self.used += units;
+        } else {
+            self.take_more(now, units);
+        }
+    }
+
+    /// What is not added to the newest entry: a slot begins, or that entry is full.
+    #[inline(never)]
+    fn take_more(&mut self, now: Instant, units: u64) {
+        let slot = self.slot();
+        if now.as_nanos() - self.newest * slot >= slot {
+            self.newest = now.as_nanos() / slot;
+            self.forget(now);
+        }
+        let mut left = units.min(LARGEST_LIMIT.saturating_sub(self.used));
+        self.used += left;
+        if let Some(newest) = self.entries.back_mut().filter(|entry| entry.slot == self.newest as u32) {
             let merged = left.min(u64::from(u32::MAX - newest.units));
             newest.units += merged as u32;
-            left -= merged;
             self.sums.add_to_newest(merged);
+            left -= merged;
         }
-        if left > 0 {
-            self.push(left);
-        }
-    }
-
-    #[inline(never)]
-    fn begin_slot(&mut self, now: Instant) {
-        self.newest = now.as_nanos() / self.slot;
-        self.forget(now);
-    }
-
-    /// Adds as many entries in the present slot as these units need.
-    #[inline(never)]
-    fn push(&mut self, mut left: u64) {
-        let slot = self.newest as u32;
         while left > 0 {
             let units = left.min(u64::from(u32::MAX));
-            self.entries.push_back(Entry { slot, units: units as u32 });
+            self.entries.push_back(Entry { slot: self.newest as u32, units: units as u32 });
             self.sums.push(units);
             left -= units;
+        }
+        if self.entries.back().is_some_and(|entry| entry.slot == self.newest as u32) {
+            self.open_until = Instant::from_nanos((self.newest + 1).saturating_mul(slot));
         }
     }
 
@@ -169,11 +178,11 @@ impl SlidingWindow {
     }
 
     pub(super) fn slot_end(&self, now: Instant) -> Instant {
-        Instant::from_nanos((now.max(self.last).as_nanos() / self.slot + 1).saturating_mul(self.slot))
+        Instant::from_nanos((now.max(self.last).as_nanos() / self.slot() + 1).saturating_mul(self.slot()))
     }
 
     pub(super) fn slot_of(&self, at: Instant) -> u32 {
-        (at.as_nanos() / self.slot) as u32
+        (at.as_nanos() / self.slot()) as u32
     }
 
     /// Entries that count no longer; they are the first.
@@ -195,7 +204,7 @@ impl SlidingWindow {
     /// nothing happened.
     pub(super) fn leaves(&self, entry: Entry) -> Instant {
         let age = u64::from((self.newest as u32).wrapping_sub(entry.slot));
-        let slot_end = (self.newest - age + 1).saturating_mul(self.slot);
+        let slot_end = (self.newest - age + 1).saturating_mul(self.slot());
         Instant::from_nanos(slot_end.saturating_add(self.window))
     }
 
