@@ -106,7 +106,16 @@ impl Breakers {
     }
 
     /// A call was answered after `took`; `failed` if the server was overloaded or broken.
+    #[inline(always)]
     pub(crate) fn answered(&mut self, now: Instant, took: Duration, of: Of, failed: bool) -> Option<Change> {
+        // Mostly none is known apart.
+        if self.callers.is_none() && !(failed && of.caller.is_some()) {
+            return self.all.answered(now, took, of.item, failed, of.probe);
+        }
+        self.answered_of(now, took, of, failed)
+    }
+
+    fn answered_of(&mut self, now: Instant, took: Duration, of: Of, failed: bool) -> Option<Change> {
         if let Some(own) = self.own_mut(of.caller) {
             if own.answered(now, took, of.item, failed, of.probe) == Some(Change::Closed) {
                 self.passes_again(of.caller);

@@ -33,6 +33,9 @@ pub enum Dimension {
 /// Dimensions with a place of their own in a [`Cost`].
 const BUILT_IN: usize = 6;
 
+/// Many costs are of the first ones alone: requests and tokens.
+const FIRST: usize = 2;
+
 impl Dimension {
     /// Whether it counts tokens of a model, of whichever kind.
     pub const fn is_of_tokens(&self) -> bool {
@@ -338,8 +341,14 @@ impl Cost {
 
     #[inline(always)]
     fn change(&mut self, by: &Self, changed: fn(u64, u64) -> u64) {
-        for (sum, units) in self.built_in.iter_mut().zip(by.built_in) {
-            *sum = changed(*sum, units);
+        let (sums, more) = self.built_in.split_at_mut(FIRST);
+        for (sum, units) in sums.iter_mut().zip(&by.built_in) {
+            *sum = changed(*sum, *units);
+        }
+        if by.set >> FIRST != 0 {
+            for (sum, units) in more.iter_mut().zip(&by.built_in[FIRST..]) {
+                *sum = changed(*sum, *units);
+            }
         }
         if let Some(named) = &by.named {
             self.change_named(named, changed);

@@ -11,7 +11,7 @@
 use core::time::Duration;
 
 use crate::snapshot::ScopeAnswers;
-use crate::time::Instant;
+use crate::time::{Instant, nanos};
 
 /// A silent scope takes its first place, and one more only where so many times its calls are fewer than the free places. Of
 /// those that no other scope uses, one leaves four fifths, and k at the same time leave 4 of 4 + k parts.
@@ -27,7 +27,7 @@ const SOON: Duration = Duration::from_millis(100);
 const IN_VAIN: Duration = Duration::from_secs(1);
 
 /// One part in so many of the slowest answer is forgotten with each that is faster.
-const FORGETS: u32 = 16;
+const FORGETS: u64 = 16;
 
 /// Whether a silent scope that holds so many places may take one of the free ones.
 pub(crate) const fn may_take(held: u32, free: u32) -> bool {
@@ -40,7 +40,7 @@ pub(crate) const fn shared(limit: u32) -> u32 {
 }
 
 /// Places that a scope holds whose calls may not be answered.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
     /// Its last call waited for its answer in vain.
     pub(crate) mute: u32,
@@ -51,8 +51,8 @@ pub(crate) struct Held {
 /// The answers of a scope: whether they come.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Answers {
-    /// None before the first.
-    slowest: Option<Duration>,
+    /// In nanoseconds; none before the first.
+    slowest: Option<u64>,
     /// When the last one came, or a call left that was in flight alone.
     since: Instant,
     /// A call ended in vain after a long wait, and none has been answered since.
@@ -69,8 +69,8 @@ impl Answers {
 
     /// A call was answered by a server that works.
     pub(crate) fn answered(&mut self, now: Instant, took: Duration) {
-        let faded = self.slowest.map_or(Duration::ZERO, |slowest| slowest - slowest / FORGETS);
-        (self.slowest, self.since, self.mute) = (Some(took.max(faded)), now, false);
+        let faded = self.slowest.map_or(0, |slowest| slowest - slowest / FORGETS);
+        (self.slowest, self.since, self.mute) = (Some(nanos(took).max(faded)), now, false);
     }
 
     /// A call failed, as it does where its answer never came.
@@ -82,7 +82,7 @@ impl Answers {
     pub(crate) fn known(&self) -> ScopeAnswers {
         match self.slowest {
             _ if self.mute => ScopeAnswers::Missing,
-            Some(slowest) => ScopeAnswers::Came { slowest },
+            Some(slowest) => ScopeAnswers::Came { slowest: Duration::from_nanos(slowest) },
             None => ScopeAnswers::Unknown,
         }
     }
@@ -91,7 +91,7 @@ impl Answers {
     pub(crate) fn recall(&mut self, known: ScopeAnswers) {
         if self.known() == ScopeAnswers::Unknown {
             match known {
-                ScopeAnswers::Came { slowest } => self.slowest = Some(slowest),
+                ScopeAnswers::Came { slowest } => self.slowest = Some(nanos(slowest)),
                 ScopeAnswers::Missing => self.mute = true,
                 ScopeAnswers::Unknown => {}
             }
@@ -110,7 +110,8 @@ impl Answers {
 
     /// Whether no answer has come yet, or none for long. To be asked while calls are in flight.
     pub(crate) fn are_missing(&self, now: Instant) -> bool {
-        self.slowest.is_none_or(|slowest| now - self.since > SOON.max(slowest * SLOW))
+        let slow = |slowest| Duration::from_nanos(slowest).saturating_mul(SLOW);
+        self.slowest.is_none_or(|slowest| now - self.since > SOON.max(slow(slowest)))
     }
 }
 

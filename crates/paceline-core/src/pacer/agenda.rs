@@ -35,6 +35,8 @@ pub(super) struct Agenda {
     dues: BTreeSet<(Instant, u32)>,
     deadlines: BTreeSet<(Instant, u32)>,
     reopenings: BTreeSet<(Instant, u32)>,
+    /// How many there are of all of these.
+    entries: usize,
     /// Scopes whose head waits for a quota of the scope.
     full: usize,
 }
@@ -54,6 +56,8 @@ impl Agenda {
         replace(&mut self.dues, scope, known.due, wants.due);
         replace(&mut self.deadlines, scope, known.deadline, wants.deadline);
         replace(&mut self.reopenings, scope, known.reopens, wants.reopens);
+        let times = [&self.heads, &self.dues, &self.deadlines, &self.reopenings];
+        self.entries = self.ready.len() + times.into_iter().map(BTreeSet::len).sum::<usize>();
         self.full = self.full + usize::from(wants.full) - usize::from(known.full);
     }
 
@@ -72,16 +76,15 @@ impl Agenda {
     /// Whether the scope is known, and no scope has any time, nor a head that may leave.
     #[inline]
     pub(super) fn is_quiet(&self, scope: u32) -> bool {
-        let times = [&self.heads, &self.dues, &self.deadlines, &self.reopenings];
-        let none = self.ready.is_empty() && times.into_iter().all(BTreeSet::is_empty) && self.full == 0;
-        none && self.wants.len() > scope as usize
+        self.entries == 0 && self.full == 0 && self.wants.len() > scope as usize
     }
 
     /// Whether a scope has a time up to `now`.
     #[inline(always)]
     pub(super) fn is_due(&self, now: Instant) -> bool {
         let is_due = |times: &BTreeSet<(Instant, u32)>| times.first().is_some_and(|first| first.0 <= now);
-        is_due(&self.heads) || is_due(&self.dues) || is_due(&self.deadlines) || is_due(&self.reopenings)
+        self.entries > 0
+            && (is_due(&self.heads) || is_due(&self.dues) || is_due(&self.deadlines) || is_due(&self.reopenings))
     }
 
     /// The n-th of the heads that may leave later, by time.

@@ -58,7 +58,14 @@ impl Active {
     }
 
     /// What a scope holds whose calls may not be answered has changed.
-    pub(super) const fn hold(&mut self, before: Held, after: Held) {
+    #[inline(always)]
+    pub(super) fn hold(&mut self, before: Held, after: Held) {
+        if before != after {
+            self.change_held(before, after);
+        }
+    }
+
+    const fn change_held(&mut self, before: Held, after: Held) {
         let Held { mute, unproven } = self.held;
         self.held = Held {
             mute: mute.saturating_sub(before.mute).saturating_add(after.mute),
@@ -109,8 +116,18 @@ impl Pacer {
     /// A scope whose calls are not answered takes few places, unless it is alone; those whose last call waited in vain take few
     /// together; and requests behind all others leave some. Where other scopes may come, those that have answered are left half,
     /// and none takes more than half beside others that answer.
-    #[inline]
+    #[inline(always)]
     pub(super) fn admit_place(&self, now: Instant, place: u32, ask: &Ask<'_>) -> Admit {
+        let scope = &self.scopes[place];
+        let is_one_of_few = places::may_take(scope.in_flight.now(), self.in_flight.free());
+        // Mostly nothing is to be shared.
+        if is_one_of_few && !self.active.expects && !scope.is_mute() && !ask.leaves_places() {
+            return Admit::Now;
+        }
+        self.admit_shared(now, place, ask)
+    }
+
+    fn admit_shared(&self, now: Instant, place: u32, ask: &Ask<'_>) -> Admit {
         let leaves = self.in_flight.admit_under(self.in_flight.limit(), ask);
         if !leaves.is_now() {
             return leaves;

@@ -68,8 +68,12 @@ pub(super) struct Divided {
 impl Divided {
     /// Without an allowance that lasts nothing leaves. When there will be one is not known: the estimate is that it takes as long
     /// again as it has taken, as for a turn, so that a caller which bounds its wait does not wait for ever for a lost ledger.
-    #[inline]
+    #[inline(always)]
     pub(super) fn admit(&self, now: Instant) -> Admit {
+        if self.begins.is_none() && !self.is_on() { Admit::Now } else { self.admit_part(now) }
+    }
+
+    fn admit_part(&self, now: Instant) -> Admit {
         if let Some(begins) = self.begins {
             return Admit::at(begins, now, || WaitCause::Rate { gap: FIRST_LEASE });
         }
@@ -319,6 +323,10 @@ impl Pacer {
     /// Whether a request waited since the last call that more of a limit would let leave.
     pub const fn take_short(&mut self) -> bool {
         core::mem::replace(&mut self.divided.short, false)
+    }
+
+    pub(super) const fn is_short(&self) -> bool {
+        self.divided.short
     }
 
     /// Notes that a request waits for this.

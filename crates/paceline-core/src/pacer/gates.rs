@@ -82,6 +82,13 @@ impl SharedGates {
 }
 
 impl Pacer {
+    /// Whether there is anything to be done after an input: an [event](Self::poll_event), something [short](Self::take_short), or
+    /// [news](Self::has_news).
+    #[inline(always)]
+    pub fn has_output(&self) -> bool {
+        !self.events.is_empty() || self.is_short() || self.has_news()
+    }
+
     /// Whether something is to be said to the fleet, which does not wait.
     pub const fn has_news(&self) -> bool {
         !self.gates.news.is_empty() || self.paces.is_news()
@@ -159,7 +166,11 @@ impl Pacer {
     /// Whose canary a gate waits for that may be tested now; none where this process need not ask.
     #[inline(always)]
     fn canary(&self, now: Instant, place: u32) -> Option<Canary> {
-        if self.gates.closed.is_empty() || !self.divided.has_lease() {
+        if self.gates.closed.is_empty() { None } else { self.known_canary(now, place) }
+    }
+
+    fn known_canary(&self, now: Instant, place: u32) -> Option<Canary> {
+        if !self.divided.has_lease() {
             return None;
         }
         let scope = &self.scopes[place];

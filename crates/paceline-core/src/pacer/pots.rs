@@ -106,8 +106,14 @@ impl Pots {
     }
 
     /// A call leaves.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&mut self, now: Instant, scope: &Arc<str>, cost: &Cost) {
+        if !self.of.is_empty() {
+            self.take_of(now, scope, cost);
+        }
+    }
+
+    fn take_of(&mut self, now: Instant, scope: &Arc<str>, cost: &Cost) {
         for pot in self.of_scope(scope).filter(|pot| pot.unknown <= now) {
             pot.ripen(now);
             pot.drawn = pot.drawn.saturating_sub_unsigned(cost.get(&pot.dimension));
@@ -116,19 +122,22 @@ impl Pots {
     }
 
     /// A call has ended, for which so much was reserved.
-    #[inline]
+    #[inline(always)]
     pub(super) fn end(&mut self, scope: &Arc<str>, reserved: &Cost, actual: &Cost) {
+        if !self.of.is_empty() {
+            self.end_of(scope, reserved, actual);
+        }
+    }
+
+    fn end_of(&mut self, scope: &Arc<str>, reserved: &Cost, actual: &Cost) {
         for pot in self.of_scope(scope) {
             let (reserved, actual) = (reserved.get(&pot.dimension), actual.get(&pot.dimension));
             pot.drawn = pot.drawn.saturating_add_unsigned(reserved).saturating_sub_unsigned(actual);
         }
     }
 
-    /// Mostly there are none at all, and nothing is looked for.
-    #[inline]
     fn of_scope(&mut self, scope: &Arc<str>) -> impl Iterator<Item = &mut Pot> {
-        let pots = if self.of.is_empty() { None } else { self.of.get_mut(scope) };
-        pots.into_iter().flatten()
+        self.of.get_mut(scope).into_iter().flatten()
     }
 }
 
@@ -240,15 +249,14 @@ impl Pacer {
     /// Whether what has been drawn of limits that a server announced lets a call leave.
     #[inline(always)]
     pub(super) fn admit_pots(&self, now: Instant, place: u32, ask: &Ask<'_>) -> Admit {
-        if self.pots.of.is_empty() || !self.divided.has_lease() {
-            Admit::Now
-        } else {
-            self.admit_drawn(now, place, ask)
-        }
+        if self.pots.of.is_empty() { Admit::Now } else { self.admit_drawn(now, place, ask) }
     }
 
     fn admit_drawn(&self, now: Instant, place: u32, ask: &Ask<'_>) -> Admit {
         let mut strictest = Admit::Now;
+        if !self.divided.has_lease() {
+            return strictest;
+        }
         for pot in self.pots.of.get(&self.scopes[place].name).into_iter().flatten() {
             strictest.tighten(pot.admit(now, ask.cost.get(&pot.dimension)));
         }

@@ -111,8 +111,10 @@ impl Pacer {
 
     /// Decides what follows for the item, and makes the request of its next try.
     pub(super) fn decide(&mut self, now: Instant, request: &mut Request, probe: bool, outcome: &Outcome) -> NextAction {
-        // For an item that is done no history counts.
-        let tried = if retry::is_done(outcome) { Tried::default() } else { self.tried(now, request, probe, outcome) };
+        if retry::is_done(outcome) {
+            return NextAction::Done;
+        }
+        let tried = self.tried(now, request, probe, outcome);
         let decision = retry::decide(&self.config.retry, self.config.pace, &tried, outcome, &mut self.rng);
         request.attempts = request.attempts.saturating_add(decision.retried);
         match decision.counted {
