@@ -4,7 +4,7 @@ use crate::cost::Cost;
 use crate::time::Instant;
 
 /// What the scope remembers of a call while it is in flight.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Flight {
     pub(crate) number: u64,
     /// The era of the learnt pace in which it left.

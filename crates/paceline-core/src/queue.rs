@@ -68,6 +68,12 @@ impl Queue {
     }
 
     /// The first that is due.
+    /// Whether a request waits that is due.
+    #[inline(always)]
+    pub(crate) fn is_any_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     pub(crate) fn head(&self) -> Option<Place> {
         self.ready.first().copied()
     }

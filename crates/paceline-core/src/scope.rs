@@ -121,9 +121,9 @@ impl Scope {
     }
 
     /// Whether a request wants to leave now.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn note_demand(&mut self, now: Instant) {
-        self.learnt.demand(now, self.queue.head().is_some());
+        self.learnt.demand(now, self.queue.is_any_ready());
     }
 
     /// Whether nothing waits or is in flight.
@@ -176,8 +176,9 @@ impl Scope {
         self.quotas.note_full();
     }
 
-    /// A call leaves.
-    pub(crate) fn send(&mut self, now: Instant, wanted: Instant, request: &Request) -> Flight {
+    /// A call leaves, of which so much is said in `flight`.
+    #[inline(always)]
+    pub(crate) fn send(&mut self, now: Instant, wanted: Instant, request: &Request, flight: &mut Flight) {
         let cost = &request.cost;
         self.last += 1;
         let probe = self.breaker.sent(request.caller);
@@ -189,18 +190,17 @@ impl Scope {
         self.announced.iter_mut().for_each(|limit| limit.sent(now, self.spent.get(&limit.dimension)));
         self.spent.add(cost);
         self.out.add(cost);
-        let (tokens, spent) = (cost.get(&Dimension::Tokens), self.spent.clone());
-        let server_limited = self.announced.iter().any(|limit| limit.holds_back(now));
-        let (number, sent, era) = (self.last, now, self.learnt.era());
-        let (item, caller, is_first) = (request.number(), request.caller, !request.was_tried());
-        let mut flight =
-            Flight { number, era, sent, probe, in_flight, tokens, spent, server_limited, item, caller, is_first };
+        flight.spent.clone_from(&self.spent);
+        flight.tokens = cost.get(&Dimension::Tokens);
+        flight.server_limited = self.announced.iter().any(|limit| limit.holds_back(now));
+        (flight.number, flight.sent, flight.era) = (self.last, now, self.learnt.era());
+        (flight.probe, flight.in_flight) = (probe, in_flight);
+        (flight.item, flight.caller, flight.is_first) = (request.number(), request.caller, !request.was_tried());
         if self.pace == Pace::Auto {
-            flight.era = self.learnt.sent(now, &self.gate, &flight, canary);
+            flight.era = self.learnt.sent(now, &self.gate, flight, canary);
         }
         self.spacing.sent(now);
         self.quotas.take(now, wanted, cost);
-        flight
     }
 
     /// A call is no longer in flight.

@@ -242,13 +242,13 @@ impl Pacer {
     /// The same for a request that waits: answers have come since.
     pub(super) fn guess_anew(&mut self, slot: Slot) {
         if let Cow::Owned(cost) = self.cost_of(slot) {
-            self.slots.at_mut(slot).request.cost = cost;
+            self.slots.at_mut(slot).0.cost = cost;
         }
     }
 
     /// What a request that waits reserves, as far as is known now.
     pub(super) fn cost_of(&self, slot: Slot) -> Cow<'_, Cost> {
-        let request = &self.slots.at(slot).request;
+        let request = self.slots.at(slot).request;
         self.cost_in(request.scope.place, &request.cost)
     }
 

@@ -29,7 +29,7 @@ impl Behind {
 impl Pacer {
     /// What a waiting request asks for.
     pub(super) fn ask(&self, place: Place) -> Ask<'_> {
-        Ask::at(&self.slots.at(place.2).request, place.0.0, &self.config.background)
+        Ask::at(self.slots.at(place.2).request, place.0.0, &self.config.background)
     }
 
     /// What a request asks for that is in no queue.
@@ -78,7 +78,7 @@ impl Pacer {
         let to = (Reverse(0), from.1, from.2);
         self.is_behind_no_more(scope, from);
         self.scopes[scope].queue.replace(from, to);
-        if let Stage::Waiting { place, .. } = &mut self.slots.at_mut(from.2).stage {
+        if let Stage::Waiting { place, .. } = self.slots.at_mut(from.2).1 {
             *place = to;
         }
         self.reschedule(now, scope);

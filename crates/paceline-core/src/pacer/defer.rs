@@ -90,7 +90,7 @@ impl Pacer {
 
     /// Defers a new request whose known wait exceeds its bound.
     pub(super) fn defer_at_once(&mut self, now: Instant, slot: Slot, place: u32) {
-        let (scope, request) = (&self.scopes[place], &self.slots.at(slot).request);
+        let (scope, request) = (&self.scopes[place], self.slots.at(slot).request);
         let is_due = request.not_before.is_none_or(|due| due <= now);
         let Some(max_wait) = request.max_wait.filter(|_| is_due && self.hold.stopped().is_none()) else { return };
         let wait = self.known_wait(now, scope, max_wait, request);

@@ -9,7 +9,7 @@ use crate::admit::Admit;
 use crate::queue::{Place, Slot};
 use crate::request::{Event, Request, Ticket};
 use crate::scope::Scope;
-use crate::slots::{Entry, Stage};
+use crate::slots::{Entry, Kept, Stage};
 use crate::time::{Instant, earlier};
 
 /// For so many heads that may leave later, the timer also respects the account. For the others it uses the time of the scope:
@@ -55,7 +55,7 @@ impl Pacer {
     /// The same where all callers are alike.
     fn head_of_all(&self, scope: &Scope) -> Option<Place> {
         let tried = |slot| {
-            let Request { attempts, max_retries, .. } = &self.slots.at(slot).request;
+            let Request { attempts, max_retries, .. } = self.slots.at(slot).request;
             (*attempts >= self.config.retry.most(*max_retries), *attempts)
         };
         let may_be_down = scope.may_be_down();
@@ -81,18 +81,7 @@ impl Pacer {
 
     /// Grants all requests that may leave, and sets the timer. It processes only scopes that an input has touched or that have a
     /// time up to `now`.
-    #[inline]
     pub(super) fn pump(&mut self, now: Instant) {
-        if let Some(place) = self.quiet_place() {
-            self.scopes.done_with_one(place);
-            self.note_quiet(now, place);
-            self.wake = None;
-        } else {
-            self.process(now);
-        }
-    }
-
-    fn process(&mut self, now: Instant) {
         if self.hold.expire(now) {
             self.quotas.forget_burst(now);
             self.set_clocks(now);
@@ -131,22 +120,33 @@ impl Pacer {
         self.evict_idle(now);
     }
 
-    /// The one scope that an input has touched, where no request waits and neither a scope nor the account has a time: then
-    /// [`note_quiet`](Self::note_quiet) does all that is to be done.
-    #[inline]
-    fn quiet_place(&self) -> Option<u32> {
-        let place = self.scopes.only_touched()?;
+    /// [`pump`](Self::pump) where a call of that scope has ended, or its answer begins.
+    #[inline(always)]
+    pub(super) fn pump_after(&mut self, now: Instant, place: u32) {
+        if self.is_quiet(place) {
+            self.note_quiet(now, place);
+            self.wake = None;
+        } else {
+            self.scopes.touch(place);
+            self.pump(now);
+        }
+    }
+
+    /// Whether no scope is to be processed, no request waits and neither a scope nor the account has a time: then of a scope from
+    /// which a call has left, or of which one has ended, [`note_quiet`](Self::note_quiet) notes all that there is to be noted.
+    #[inline(always)]
+    fn is_quiet(&self, place: u32) -> bool {
         let scope = &self.scopes[place];
-        let quiet = self.none_waits()
+        self.none_waits()
+            && !self.scopes.are_touched()
             && !self.hold.is_active()
             && self.agenda.is_quiet(place)
             && self.failing.is_empty()
             && scope.failing_since().is_none()
-            && scope.is_open();
-        quiet.then_some(place)
+            && scope.is_open()
     }
 
-    /// A call of a scope left or ended that waits for nothing.
+    /// A call of a scope left or ended that waits for nothing, or its answer began.
     #[inline(always)]
     fn note_quiet(&mut self, now: Instant, place: u32) {
         self.note_opened(place);
@@ -173,8 +173,9 @@ impl Pacer {
     }
 
     /// Grants a request that is in no queue. Returns whether it is a probe.
-    pub(super) fn grant_at_once(&mut self, now: Instant, place_in_queue: Place, place: u32) -> bool {
-        let probe = self.depart(now, place_in_queue, place);
+    #[inline(always)]
+    pub(super) fn grant_at_once(&mut self, now: Instant, from: Place, place: u32, deadline: Option<Instant>) -> bool {
+        let probe = self.depart(now, now, from, place, deadline);
         self.note_quiet(now, place);
         probe
     }
@@ -261,7 +262,7 @@ impl Pacer {
         loop {
             let scope = &self.scopes[place];
             let Some((reading, slot)) = scope.queue.next_deadline() else { return };
-            let start = self.start_in_scope(now, scope, &self.slots.at(slot).request);
+            let start = self.start_in_scope(now, scope, self.slots.at(slot).request);
             if scope.clock.deadline(now, reading) > start.unwrap_or(now) {
                 return;
             }
@@ -271,7 +272,7 @@ impl Pacer {
 
     /// Expires a new request whose deadline certainly comes before its start. Returns whether it did.
     pub(super) fn expire_at_once(&mut self, now: Instant, slot: Slot, place: u32) -> bool {
-        let request = &self.slots.at(slot).request;
+        let request = self.slots.at(slot).request;
         let Some(deadline) = request.deadline else { return false };
         let earliest = self.certain_start(now, &self.scopes[place], request);
         let expires = earliest.is_some_and(|earliest| deadline <= earliest);
@@ -297,7 +298,7 @@ impl Pacer {
     }
 
     fn give_up_waiting(&mut self, now: Instant, slot: Slot, place: u32) {
-        let earliest = self.certain_start(now, &self.scopes[place], &self.slots.at(slot).request);
+        let earliest = self.certain_start(now, &self.scopes[place], self.slots.at(slot).request);
         let (ticket, request) = self.take_out(slot, place);
         self.events.push_back(Event::Expired { ticket, request: Box::new(request), earliest });
     }
@@ -305,8 +306,8 @@ impl Pacer {
     /// Removes a waiting request from the scope in that place.
     pub(super) fn take_out(&mut self, slot: Slot, place: u32) -> (Ticket, Request) {
         let ticket = self.slots.ticket(slot);
-        let Some(Entry { request, stage: Stage::Waiting { place: in_queue, deadline, .. } }) =
-            self.slots.remove(ticket)
+        let Some(Kept { request: Some(request), stage: Stage::Waiting { place: in_queue, deadline, .. } }) =
+            self.slots.remove(ticket).map(|kept| *kept)
         else {
             unreachable!("a queue holds only waiting requests");
         };
@@ -328,40 +329,45 @@ impl Pacer {
     /// Grants a waiting request. Returns whether it is a probe.
     fn grant(&mut self, now: Instant, head: Place, place: u32) -> bool {
         self.is_behind_no_more(place, head);
-        let Entry { request, stage: Stage::Waiting { deadline, .. } } = self.slots.at(head.2) else {
+        let Entry { request, stage: Stage::Waiting { deadline, since, .. } } = self.slots.at(head.2) else {
             unreachable!("a queue holds only waiting requests");
         };
-        self.scopes[place].queue.remove(head, request.not_before, *deadline);
+        let (deadline, since) = (*deadline, *since);
+        self.scopes[place].queue.remove(head, request.not_before, deadline);
         self.bounded_waits.remove(place, request.max_wait, head.2);
-        self.depart(now, head, place)
+        self.depart(now, since, head, place, deadline)
     }
 
-    /// The call of a request leaves that is in no queue any more. Returns whether it is a probe.
-    fn depart(&mut self, now: Instant, from: Place, place: u32) -> bool {
+    /// The call of a request leaves that came at `since` and is in no queue any more. Returns whether it is a probe.
+    fn depart(&mut self, now: Instant, since: Instant, from: Place, place: u32, deadline: Option<Instant>) -> bool {
         self.owes(from);
         self.note_pace(place);
         let scope = &mut self.scopes[place];
-        let Entry { request, stage } = self.slots.at_mut(from.2);
-        let Stage::Waiting { deadline, since, .. } = *stage else { unreachable!("it has not left before") };
+        let (request, stage) = self.slots.at_mut(from.2);
         let wanted = since.max(request.not_before.unwrap_or(since));
-        let held = scope.held_places();
-        let flight = scope.send(now, wanted, request);
-        self.active.hold(held, scope.held_places());
+        let flight = stage.leaves(deadline);
+        scope.send(now, wanted, request, flight);
+        if !scope.is_proven() {
+            self.active.hold(scope.held_by(scope.in_flight.now() - 1), scope.held_places());
+        }
         self.in_flight.take(request.is_background());
         self.active.note(now, place, scope.is_mute());
         self.answers.sent(place, &request.cost);
         self.out.add(&request.cost);
         self.pots.take(now, &scope.name, &request.cost);
         self.quotas.take(now, wanted, &request.cost);
+        let (resends, probes) = (u64::from(request.sends() > 0), u64::from(flight.probe));
         for totals in [&mut scope.totals, &mut self.totals] {
             totals.sends += 1;
-            totals.resends += u64::from(request.sends() > 0);
-            totals.probes += u64::from(flight.probe);
-            totals.waited += now - since;
+            totals.resends += resends;
+            totals.probes += probes;
         }
-        let probe = flight.probe;
-        *stage = Stage::InFlight { flight, deadline };
-        probe
+        if now > since {
+            let waited = now - since;
+            scope.totals.waited += waited;
+            self.totals.waited += waited;
+        }
+        flight.probe
     }
 
     /// When a waiter may leave, becomes due or expires, if that time is known.

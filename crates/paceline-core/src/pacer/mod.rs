@@ -7,6 +7,7 @@ mod crowd;
 mod defer;
 mod dispatch;
 mod divided;
+mod enqueue;
 mod evict;
 mod export;
 mod forecast;
@@ -27,7 +28,6 @@ mod turn;
 use alloc::borrow::Cow;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
-use core::cmp::Reverse;
 
 use agenda::Agenda;
 use answers::Answers;
@@ -48,16 +48,16 @@ use crate::admit::{Admit, Level, PauseCause, WaitCause};
 use crate::concurrency::InFlight;
 use crate::config::PacerConfig;
 use crate::cost::Cost;
-use crate::error::{ConfigError, TooLarge};
+use crate::error::ConfigError;
 use crate::hold::Hold;
 use crate::outcome::{LimitReport, Outcome};
 use crate::places::Held;
 use crate::quota::Quotas;
-use crate::request::{Enqueued, Event, NextAction, Request, ScopeId, Ticket};
+use crate::request::{Event, NextAction, Request, ScopeId, Ticket};
 use crate::retry;
 use crate::rng::Rng;
 use crate::scope::Scope;
-use crate::slots::{Entry, Slots, Stage};
+use crate::slots::{Entry, Kept, Slots, Stage};
 use crate::snapshot::Totals;
 use crate::time::Instant;
 
@@ -232,67 +232,12 @@ impl Pacer {
         due.strictest(queued).strictest(own)
     }
 
-    /// Queues a request. It is granted at once or later, in an [`Event`].
-    ///
-    /// # Errors
-    /// When it alone exceeds a configured limit: it could never start. A deadline that certainly comes first gives
-    /// [`Event::Expired`] at once, and a known wait of more than its [`max_wait`](Request::max_wait) gives [`Event::Deferred`].
-    pub fn enqueue(&mut self, now: Instant, request: Request) -> Result<Ticket, TooLarge> {
-        match self.enqueue_or_grant(now, request)? {
-            Enqueued::Granted { ticket, probe } => {
-                self.events.push_back(Event::Granted { ticket, probe });
-                Ok(ticket)
-            }
-            Enqueued::Queued { ticket } => Ok(ticket),
-        }
-    }
-
-    /// [`enqueue`](Self::enqueue), but where the request is granted without a place in the queue, the result says so, and no
-    /// event.
-    ///
-    /// # Errors
-    /// As [`enqueue`](Self::enqueue).
-    pub fn enqueue_or_grant(&mut self, now: Instant, mut request: Request) -> Result<Enqueued, TooLarge> {
-        let now = self.advance(now);
-        let place = self.adopt(&mut request.scope);
-        if request.cost.is_guess() {
-            self.guess_answer(place, &mut request.cost);
-        }
-        // What fits now is not too large.
-        let at_once = self.leaves_at_once(now, place, &request);
-        if !at_once && let Some(too_large) = self.too_large(place, &request.cost) {
-            return Err(too_large);
-        }
-        let arrival = *request.arrival.get_or_insert(self.arrivals);
-        self.arrivals = self.arrivals.max(arrival.saturating_add(1));
-        request.item.get_or_insert(arrival);
-        let deadline = request.deadline.map(|deadline| self.scopes[place].clock.read(now, deadline));
-        let (priority, not_before, max_wait) = (request.priority, request.not_before, request.max_wait);
-        let in_queue = |slot| (Reverse(priority), arrival, slot);
-        let ticket = self.slots.insert(request, |slot| Stage::Waiting { place: in_queue(slot), deadline, since: now });
-        if at_once {
-            let probe = self.grant_at_once(now, in_queue(ticket.slot), place);
-            return Ok(Enqueued::Granted { ticket, probe });
-        }
-        self.note_pace(place);
-        self.scopes.touch(place);
-        self.scopes[place].queue.push(now, in_queue(ticket.slot), not_before, deadline);
-        if not_before.is_none_or(|due| due <= now) {
-            self.bounded_waits.add(place, max_wait, ticket.slot);
-            self.falls_behind(place, in_queue(ticket.slot));
-        }
-        if !self.expire_at_once(now, ticket.slot, place) {
-            self.defer_at_once(now, ticket.slot, place);
-        }
-        self.pump(now);
-        Ok(Enqueued::Queued { ticket })
-    }
-
     /// Removes a request. One that was granted counts as never sent, and all its units are refunded. Unknown and finished
     /// tickets are ignored.
     pub fn cancel(&mut self, now: Instant, ticket: Ticket) -> Option<Request> {
         let now = self.advance(now);
-        let Entry { request, stage } = self.slots.remove(ticket)?;
+        let Kept { request, stage } = *self.slots.remove(ticket)?;
+        let request = request?;
         let scope = &mut self.scopes[&request.scope];
         match stage {
             Stage::Waiting { place, deadline, .. } => {
@@ -321,28 +266,33 @@ impl Pacer {
     /// Reports the outcome of a granted call, and returns what follows for its item. A ticket that is not in flight gives
     /// [`NextAction::Done`] and changes nothing.
     pub fn complete(&mut self, now: Instant, ticket: Ticket, mut outcome: Outcome) -> NextAction {
+        self.complete_ref(now, ticket, &mut outcome)
+    }
+
+    /// [`complete`](Self::complete), which moves no outcome; of this one nothing is of use any more.
+    pub fn complete_ref(&mut self, now: Instant, ticket: Ticket, outcome: &mut Outcome) -> NextAction {
         let now = self.advance(now);
         if !self.slots.is_in_flight(ticket) {
             return NextAction::Done;
         }
-        let mut entry = self.slots.remove(ticket);
-        // By reference: to move them takes as long as to decide about them.
-        let Some(Entry { request, stage: Stage::InFlight { flight, deadline } }) = &mut entry else {
+        let mut kept = self.slots.remove(ticket).expect("it was in flight a moment ago");
+        let Kept { request: Some(request), stage: Stage::InFlight { flight, deadline } } = &mut *kept else {
             unreachable!("it was in flight a moment ago");
         };
-        self.scopes.touch(request.scope.place);
-        self.limit_reach(&mut outcome);
-        self.drop_vain_hint(now, &request.scope, flight.sent, &mut outcome);
-        let held = self.scopes[request.scope.place].held_places();
-        self.settle(now, request, flight, &outcome);
-        self.note_announced(now, request.scope.place);
-        self.react(now, request, flight, &outcome, held);
-        if !retry::is_done(&outcome) {
+        let place = request.scope.place;
+        self.limit_reach(outcome);
+        self.drop_vain_hint(now, &request.scope, flight.sent, outcome);
+        let held = self.scopes[place].held_places();
+        self.settle(now, request, flight, outcome);
+        self.note_announced(now, place);
+        self.react(now, request, flight, outcome, held);
+        if !retry::is_done(outcome) {
             let own = deadline.map(|reading| self.scopes[request.scope.place].clock.deadline(now, reading));
             request.deadline = own.or_else(|| self.config.retry.deadline.map(|bound| flight.sent + bound));
         }
-        let action = self.decide(now, request, flight.probe, &outcome);
-        self.pump(now);
+        let action = self.decide(now, request, flight.probe, outcome);
+        self.slots.reuse(ticket.slot, kept);
+        self.pump_after(now, place);
         action
     }
 
@@ -351,11 +301,10 @@ impl Pacer {
     pub fn observe(&mut self, now: Instant, ticket: Ticket, limits: &[LimitReport]) {
         let now = self.advance(now);
         let Some(Entry { request, stage: Stage::InFlight { flight, .. } }) = self.slots.get(ticket) else { return };
-        self.scopes.touch(request.scope.place);
         let place = request.scope.place;
         self.scopes[place].observe(flight, limits);
         self.note_announced(now, place);
-        self.pump(now);
+        self.pump_after(now, place);
     }
 
     /// Processes what has become due. To be called at [`poll_timeout`](Self::poll_timeout) or later; earlier does no harm.
@@ -404,7 +353,7 @@ impl Pacer {
 
     /// A request in the pacer.
     pub fn request(&self, ticket: Ticket) -> Option<&Request> {
-        self.slots.get(ticket).map(|entry| &entry.request)
+        self.slots.get(ticket).map(|entry| entry.request)
     }
 
     /// Time never goes backwards.

@@ -132,20 +132,6 @@ impl Scopes {
         !self.touched.places.is_empty()
     }
 
-    /// The scope to be processed, if it is one.
-    pub(super) const fn only_touched(&self) -> Option<u32> {
-        match *self.touched.places.as_slice() {
-            [place] => Some(place),
-            _ => None,
-        }
-    }
-
-    /// The only scope to be processed is processed.
-    pub(super) fn done_with_one(&mut self, place: u32) {
-        self.touched.places.clear();
-        self.touched.is_noted[place as usize] = false;
-    }
-
     /// The scopes to be processed, in order.
     pub(super) fn take_touched(&mut self) -> Vec<u32> {
         self.touched.take()

@@ -12,6 +12,7 @@ use crate::admit::MaxWait;
 use crate::config::{Background, Concurrency, Limits, Pace, Quota, QuotaShape};
 use crate::cost::Dimension;
 use crate::outcome::{Class, LimitScope, RefillMode};
+use crate::request::Enqueued;
 use crate::snapshot::{ScopeSnapshot, ScopeState};
 
 const SCOPES: u64 = 9;
