@@ -163,11 +163,12 @@ impl Limiter {
     pub async fn acquire(&self, request: impl Into<Request>) -> Result<Permit, Error> {
         let mut request: Request = request.into();
         request.max_wait = None;
-        let within = match self.driver.enqueue(request)? {
+        let admission = match self.driver.enqueue(request)? {
             Admission::Granted(permit) => return Ok(permit),
-            other => other.decided().await?,
+            // Apart, so that the future has room for this alone.
+            other => other,
         };
-        match within {
+        match admission.decided().await? {
             Within::Granted(permit) => Ok(permit),
             Within::Deferred { .. } => unreachable!("it takes any wait"),
         }

@@ -13,6 +13,14 @@ use super::notifications::Notifications;
 use super::{Driver, State};
 use crate::sync::MutexGuard;
 
+impl State {
+    /// Whether nothing follows from a change: no event, no word to other processes, no time to be kept.
+    #[inline(always)]
+    fn is_silent(&self) -> bool {
+        !self.pacer.has_output() && self.due().is_none()
+    }
+}
+
 impl Driver {
     /// Runs an action under the lock, and delivers its notifications once the lock is released.
     #[inline(always)]
@@ -32,11 +40,11 @@ impl Driver {
     ) -> T {
         let (mut state, now) = self.enter();
         let result = action(&mut state, now, notifications);
-        self.leave(state, now, notifications);
+        self.conclude(state, now, notifications);
         result
     }
 
-    /// Takes the lock for a change, which [`leave`](Self::leave) ends.
+    /// Takes the lock for a change, which [`leave`](Self::leave) or [`conclude`](Self::conclude) ends.
     #[inline(always)]
     pub(super) fn enter(&self) -> (MutexGuard<'_, State>, Instant) {
         if self.is_divided.load(Ordering::Relaxed) {
@@ -45,9 +53,29 @@ impl Driver {
         self.lock()
     }
 
-    /// Notes what follows from a change, and releases the lock.
+    /// Releases the lock after a change. Returns what is to be delivered; mostly nothing follows.
     #[inline(always)]
-    pub(super) fn leave(
+    pub(super) fn leave(self: &Arc<Self>, state: MutexGuard<'_, State>, now: Instant) -> Option<Notifications> {
+        if state.is_silent() { None } else { Some(self.what_follows(state, now)) }
+    }
+
+    /// [`leave`](Self::leave), with the delivery.
+    #[inline(always)]
+    pub(super) fn release(self: &Arc<Self>, state: MutexGuard<'_, State>, now: Instant) {
+        if let Some(notifications) = self.leave(state, now) {
+            self.deliver(notifications);
+        }
+    }
+
+    #[cold]
+    fn what_follows(self: &Arc<Self>, state: MutexGuard<'_, State>, now: Instant) -> Notifications {
+        let mut notifications = Notifications::default();
+        self.conclude(state, now, &mut notifications);
+        notifications
+    }
+
+    /// Notes what follows from a change, and releases the lock.
+    pub(super) fn conclude(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, State>,
         now: Instant,
@@ -61,11 +89,8 @@ impl Driver {
     }
 
     /// Delivers what there is to be delivered; to be called without the lock.
-    #[inline(always)]
     pub(super) fn deliver(self: &Arc<Self>, notifications: Notifications) {
         if notifications.is_empty() {
-            // There is nothing to drop, which the compiler does not see.
-            std::mem::forget(notifications);
             return;
         }
         // A second panic while a permit is dropped by unwinding would abort the program.

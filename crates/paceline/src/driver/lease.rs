@@ -57,11 +57,13 @@ pub(super) struct Leased {
 }
 
 impl State {
+    #[inline(always)]
+    pub(super) const fn is_leased(&self) -> bool {
+        self.leased.is_some()
+    }
+
     /// Ends the lease that is out. Returns what has left of it, to be counted as of a time that is read afterwards.
-    #[inline]
     pub(super) fn end_lease(&mut self) -> Option<(Leased, u64)> {
-        // To take nothing out would move as much as to take a lease.
-        self.leased.as_ref()?;
         let leased = self.leased.take()?;
         let calls = leased.countdown.end(&leased.lease);
         Some((leased, calls))

@@ -162,21 +162,43 @@ impl Driver {
         if request.deadline.is_some() || request.max_wait.is_some() {
             self.clock.notice_suspension();
         }
-        let mut notifications = Notifications::default();
         let (mut state, now) = self.enter();
-        let admission = if state.closed {
-            Err(Error::Closed)
-        } else {
-            match state.pacer.enqueue_or_grant(now, request) {
-                Ok(Enqueued::Granted { ticket, probe }) => {
-                    Ok(Admission::Granted(Permit::new(Arc::clone(self), ticket, probe)))
+        if state.closed {
+            self.release(state, now);
+            return Err(Error::Closed);
+        }
+        match state.pacer.enqueue_or_grant(now, request) {
+            Ok(Enqueued::Granted { ticket, probe }) => {
+                let notifications = self.leave(state, now);
+                let permit = Permit::new(Arc::clone(self), ticket, probe);
+                if let Some(notifications) = notifications {
+                    self.deliver(notifications);
                 }
-                Ok(Enqueued::Queued { ticket }) => state.queued(self, now, ticket, &mut notifications),
-                Err(too_large) => Err(too_large.into()),
+                Ok(Admission::Granted(permit))
             }
-        };
-        self.leave(state, now, &mut notifications);
-        self.deliver(notifications);
+            Ok(Enqueued::Queued { ticket }) => {
+                let mut notifications = Notifications::default();
+                let admission = self.queue(state, now, ticket, &mut notifications);
+                self.deliver(notifications);
+                admission
+            }
+            Err(too_large) => {
+                self.release(state, now);
+                Err(too_large.into())
+            }
+        }
+    }
+
+    /// What becomes of a request that was not granted at once. The notifications outlive the lock also when this panics.
+    fn queue(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        now: Instant,
+        ticket: Ticket,
+        notifications: &mut Notifications,
+    ) -> Result<Admission, Error> {
+        let admission = state.queued(self, now, ticket, notifications);
+        self.conclude(state, now, notifications);
         admission
     }
 
@@ -205,12 +227,10 @@ impl Driver {
         })
     }
 
-    pub(crate) fn complete(self: &Arc<Self>, ticket: Ticket, outcome: Outcome) -> NextAction {
-        let mut notifications = Notifications::default();
+    pub(crate) fn complete(self: &Arc<Self>, ticket: Ticket, mut outcome: Outcome) -> NextAction {
         let (mut state, now) = self.enter();
-        let next = state.pacer.complete(now, ticket, outcome);
-        self.leave(state, now, &mut notifications);
-        self.deliver(notifications);
+        let next = state.pacer.complete_ref(now, ticket, &mut outcome);
+        self.release(state, now);
         next
     }
 
@@ -291,15 +311,21 @@ impl Driver {
     /// The time is read under the lock, so that the pacer never sees it go backwards, and after the end of a lease, so that
     /// none of its calls left later. A panic under the lock leaves the pacer's numbers inexact at worst, and permits are
     /// returned while panics unwind: poisoning is ignored.
-    #[inline]
+    #[inline(always)]
     fn lock(&self) -> (MutexGuard<'_, State>, Instant) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = if state.is_leased() { self.end_lease(&mut state) } else { self.clock.now() };
+        (state, now)
+    }
+
+    #[cold]
+    fn end_lease(&self, state: &mut State) -> Instant {
         let ended = state.end_lease();
         let now = self.clock.now();
         if let Some((leased, calls)) = ended {
             state.count_lease(now, &leased, calls);
         }
-        (state, now)
+        now
     }
 }
 
