@@ -1,5 +1,4 @@
-//! Renews the certificates of a folder over ACME: each call to the CA is paced, each domain waits for itself, and nothing
-//! is forgotten when the process dies.
+#![doc = include_str!("../README.md")]
 
 mod account;
 mod args;

@@ -1,22 +1,4 @@
-//! The AWS SDK for Rust under a limiter of Paceline.
-//!
-//! Switch the retries of the SDK off, and run each call of a client under the limiter. [`Aws`] reads its result:
-//!
-//! ```
-//! # use aws_smithy_runtime_api::client::result::SdkError;
-//! # use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
-//! # async fn put_item() -> Result<(), SdkError<std::fmt::Error, HttpResponse>> { Ok(()) }
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use paceline::{Limiter, PacerConfig};
-//! use paceline_aws::Aws;
-//!
-//! // let config = aws_config::from_env().retry_config(RetryConfig::disabled()).load().await;
-//! let limiter = Limiter::new(PacerConfig::default())?;
-//! // || client.put_item().table_name("orders").set_item(item.clone()).send()
-//! limiter.run(|| put_item()).read_by(Aws).scope("orders").await?;
-//! # Ok(())
-//! # }
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! A [`Batch`] sends what an answer left undone, until nothing is left.
 //!

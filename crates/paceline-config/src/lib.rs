@@ -1,22 +1,4 @@
-//! The configuration of upstreams: from a file, the environment and the command line.
-//!
-//! One schema serves all three. A flag wins over the environment, the environment over the file, the file over a
-//! preset, and whatever is left has a default. Nothing here reads the process's environment: it is an argument. The result is
-//! an [`Upstream`]: the configuration of a pacer, the dialect of its answers, its address and its key.
-//!
-//! ```
-//! use paceline_config::{Config, Environment, Overrides};
-//! # fn main() -> Result<(), paceline_config::SettingError> {
-//! let file = "[upstream.openai]\nrpm = 500\n";
-//! let environment = Environment::from_iter([("PACELINE_UPSTREAM__OPENAI__RPM", "300")]);
-//! let overrides = Overrides { limits: vec!["200k tpm".to_owned()], ..Overrides::default() };
-//! let config = Config::parse("paceline.toml".as_ref(), file, environment, overrides)?;
-//! let upstream = config.upstream()?;
-//! assert_eq!(upstream.pacer.limits.quotas[0].limit, 300);
-//! assert_eq!(upstream.pacer.limits.quotas[1].limit, 200_000);
-//! # Ok(())
-//! # }
-//! ```
+#![doc = include_str!("../README.md")]
 
 mod access;
 mod account;

@@ -1,7 +1,4 @@
-//! The engine of Paceline: every policy, and the [`Pacer`] that composes them.
-//!
-//! Nothing here reads a clock, does IO or draws from a global source of randomness: the present, the outcomes and the
-//! seed are arguments. The same inputs give the same outputs, bit for bit.
+#![doc = include_str!("../README.md")]
 #![no_std]
 
 extern crate alloc;

@@ -1,8 +1,4 @@
-//! A gateway that paces the calls of any HTTP client: point its base URL here, and it needs no limiter of its own.
-//!
-//! Each request waits here until the provider will take it, is sent, and is answered. What a client gets is the answer of the
-//! provider, byte for byte; a refusal is retried here, where all clients share what is known of the limit, and passed on only
-//! where the client would wait too long. All policy is that of [`paceline`]: this crate listens, holds, forwards and reads.
+#![doc = include_str!("../README.md")]
 //!
 //! A [`Gateway`] serves one or several [`Backend`]s, each under its name: `/openai/v1/chat/completions` goes to the upstream
 //! `openai`, with the path `/v1/chat/completions`.

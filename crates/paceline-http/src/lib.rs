@@ -1,4 +1,9 @@
-//! Calls over HTTP under the permits of Paceline.
+#![doc = include_str!("../README.md")]
+//!
+//! [`operation`] makes a request what [`Limiter::run`](paceline::Limiter::run) sends, and reads. Where more happens in a call,
+//! [`receive`] reads an answer to its end, and [`NoAnswer`] is made from every [`reqwest::Error`].
+//!
+//! # A sender
 //!
 //! A [`Sender`] sends one [`Call`] under one permit, reads the whole answer within bounds, removes secrets from it, reports
 //! its outcome to the pacer, and returns an [`Exchange`]: the answer, its reading, and what follows for the item.
@@ -20,27 +25,6 @@
 //! # Ok(())
 //! # }
 //! ```
-//!
-//! # With a client of your own
-//!
-//! A program that sends with `reqwest` itself needs no `Sender`: [`operation`] makes a request what
-//! [`Limiter::run`](paceline::Limiter::run) sends, and reads. So a throttle, a used-up quota, a failing server and a bad key are
-//! recognized without any code for them in the program.
-//!
-//! ```no_run
-//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! use paceline::{Limiter, Quota};
-//! use paceline_http::operation;
-//!
-//! let limiter = Limiter::new(Quota::per_second(50))?;
-//! let client = reqwest::Client::new();
-//! let answer = limiter.run(operation(client.get("https://api.example.com/things"))).scope("things").await?;
-//! println!("{}: {} bytes", answer.status(), answer.body().len());
-//! # Ok(())
-//! # }
-//! ```
-//!
-//! Where more happens in a call, [`receive`] reads an answer to its end, and [`NoAnswer`] is made from every [`reqwest::Error`].
 //!
 //! # Features
 //!

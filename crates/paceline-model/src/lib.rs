@@ -1,19 +1,4 @@
-//! Rate-limited APIs in virtual time: what a provider does with the calls that reach it.
-//!
-//! The model reads no clock and starts no thread: the present is an argument and randomness comes from a seed. The
-//! simulator drives it with virtual time, `paceline mock` puts it behind HTTP, so a provider's limiter exists once.
-//!
-//! ```
-//! use paceline_core::{Cost, Instant, Quota};
-//! use paceline_model::{Admission, ProviderModel, ProviderConfig};
-//!
-//! let limits = vec![Quota::per_minute(1).into()];
-//! let mut provider = ProviderModel::new(ProviderConfig { limits, ..ProviderConfig::default() }, 1)?;
-//! let now = Instant::ZERO;
-//! assert!(matches!(provider.arrive(now, &Cost::request()), Admission::Admitted(_)));
-//! assert!(matches!(provider.arrive(now, &Cost::request()), Admission::Refused(_)));
-//! # Ok::<(), paceline_model::ProviderError>(())
-//! ```
+#![doc = include_str!("../README.md")]
 
 mod chance;
 mod hints;

@@ -1,4 +1,4 @@
-//! How Paceline reaches a Postgres database: the address, as users write it, and whom an encrypted connection trusts.
+#![doc = include_str!("../README.md")]
 
 mod address;
 mod password;

@@ -1,23 +1,4 @@
-//! Reading answers: status, headers and body become a class, a wait and limits.
-//!
-//! Every API says "slow down", "come back tomorrow" and "this request is wrong" in its own way. [`read`] turns each
-//! answer into one [`Reading`], by a procedure whose steps hold for every provider, from tables of what each of them
-//! sends. It reads no clock and never fails: an answer that no step understands is judged by its status.
-//!
-//! ```
-//! use std::time::Duration;
-//!
-//! use http::HeaderMap;
-//! use paceline_core::{Class, Timestamp};
-//! use paceline_providers::{Answer, Provider, read};
-//!
-//! let headers = HeaderMap::from_iter([("retry-after-ms".parse()?, "1500".parse()?)]);
-//! let answer = Answer { status: 429, headers: &headers, body: b"", path: "/v1/chat/completions" };
-//! let reading = read(Provider::OpenAi, &answer, Timestamp::from_millis(0));
-//! assert_eq!(reading.class, Class::Throttled);
-//! assert_eq!((reading.wait, reading.wait_from), (Some(Duration::from_millis(1_500)), "retry-after-ms"));
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! [`Dialect`] is a provider's table as a configuration changes it; it also estimates what a request costs
 //! ([`Dialect::charge`]) and collects a stream into an object ([`collect`]). [`Reading::outcome_of`] is the outcome for a pacer.

@@ -1,13 +1,4 @@
-//! The lab: jobs for the providers of `paceline-model`, in virtual time, under our paces and the policies of others.
-//!
-//! ```
-//! use paceline_sim::{Scenario, Setup, simulate};
-//!
-//! let scenario = Scenario::named("n10-30")?;
-//! let ours = simulate(&scenario, &Setup::new("auto"))?;
-//! assert_eq!((ours.lost, ours.undone), (0.0, 0.0));
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+#![doc = include_str!("../README.md")]
 
 mod compare;
 mod engine;

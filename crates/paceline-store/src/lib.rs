@@ -1,36 +1,4 @@
-//! What outlives a process: the durable journal of a batch run.
-//!
-//! A [`Journal`] keeps one small row of state for each item in SQLite, while requests stay in the input file and answers
-//! go to the output files. Each result is recorded exactly once, whatever moment the process or the machine dies:
-//!
-//! ```
-//! use paceline_core::Timestamp;
-//! use paceline_store::{ResultBody, CustomId, End, Finished, InputFingerprint, Journal, LoadedLine, Opened, Options, Paths};
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let folder = tempfile::tempdir()?;
-//! # let input = folder.path().join("requests.jsonl");
-//! # std::fs::write(&input, "{}\n")?;
-//! let now = Timestamp::from_millis(1_700_000_000_000);
-//! let paths = Paths::beside(&folder.path().join("results.jsonl"));
-//! let journal = match Journal::open(Options::new(paths, InputFingerprint::of(&input)?, now))? {
-//!     Opened::Resumed { journal, .. } => journal,
-//!     Opened::Changed { .. } => unreachable!("only when it is asked for"),
-//!     Opened::New(mut loader) => {
-//!         let id = CustomId::from("first");
-//!         loader.add(&LoadedLine { custom_id: &id, line: 1, src_off: 0, src_len: 3, body: b"{}", scope: "chat" })?;
-//!         loader.finish()?
-//!     }
-//! };
-//! let claim = journal.claim_now(now, 16)?;
-//! for item in claim.items {
-//!     let answer = ResultBody::Response { status: 200, request_id: "r-1", headers: None, body: br#"{"ok":true}"# };
-//!     let line = paceline_store::encode_line(item.ordinal, 1, &CustomId::from("first"), &answer);
-//!     journal.finish(Finished::new(item.ordinal, End::Succeeded, line), |kept| assert!(kept.is_ok()));
-//! }
-//! journal.close()?;
-//! # Ok(())
-//! # }
-//! ```
+#![doc = include_str!("../README.md")]
 
 mod append;
 #[cfg(feature = "postgres")]

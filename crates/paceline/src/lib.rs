@@ -1,19 +1,4 @@
-//! Paceline paces calls to rate-limited APIs.
-//!
-//! A job against a limited API keeps asking one question: may this request start now, and if not, when? A [`Limiter`]
-//! answers it for one account. It knows the configured limits, learns from every answer, and keeps callers that must
-//! wait in one fair queue, so that one refusal slows all callers down and no caller sleeps and tries again on its own.
-//!
-//! ```
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # async fn send() -> std::io::Result<()> { Ok(()) }
-//! use paceline::{Limiter, Quota};
-//!
-//! let limiter = Limiter::new(Quota::per_minute(500))?;
-//! limiter.run(send).await?;
-//! # Ok(())
-//! # }
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! [`Limiter::run`] takes a permit for every send, classifies the answer, reports it, and sends again what may succeed
 //! later. Where that is too much, [`Limiter::acquire`] gives a [`Permit`], which must be answered with an [`Outcome`].

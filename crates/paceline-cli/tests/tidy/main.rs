@@ -154,14 +154,14 @@ fn no_public_type_has_the_name_of_another() {
 }
 
 /// What the workspace says of the oldest Rust and of lints is true of each crate, and no lint is switched off: `expect` ends
-/// with its reason.
+/// with its reason. A library begins with its README, whose example is so one of its tests.
 #[test]
-fn every_crate_keeps_the_lints_and_the_oldest_rust_of_the_workspace() {
+fn every_crate_keeps_the_lints_and_the_oldest_rust_of_the_workspace_and_has_a_readme() {
     let members = files(&root().join("crates"), "Cargo.toml");
     let mut found = Vec::new();
     for path in members {
         let text = fs::read_to_string(&path).expect("a manifest is text");
-        for setting in ["rust-version.workspace = true", "[lints]\nworkspace = true"] {
+        for setting in ["rust-version.workspace = true", "[lints]\nworkspace = true", "readme = \"README.md\""] {
             if !text.contains(setting) {
                 found.push(format!("{}: no {setting:?}", path.display()));
             }
@@ -170,6 +170,9 @@ fn every_crate_keeps_the_lints_and_the_oldest_rust_of_the_workspace() {
     for (name, text) in sources() {
         if text.lines().any(|line| ["#[allow(", "#![allow("].iter().any(|allow| line.trim_start().starts_with(allow))) {
             found.push(format!("{name}: allows what a lint forbids"));
+        }
+        if name.ends_with("/src/lib.rs") && !text.starts_with("#![doc = include_str!(\"../README.md\")]") {
+            found.push(format!("{name}: does not begin with its README"));
         }
     }
     assert_none("one set of rules for all crates", &found);
