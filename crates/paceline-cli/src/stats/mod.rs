@@ -72,15 +72,12 @@ pub(crate) fn command(args: &StatsArgs) -> Result<Status, Failure> {
     } else if args.history {
         print_history(&reader, args.json)?;
     } else {
-        let running = is_running(&path);
-        if print_job(&reader, &path, snapshot, running, args.json)? && !args.json && !running {
-            print(|out| writeln!(out, "{NO_RUN}"))?;
-        }
+        print_job(&view(&reader, &path, snapshot, is_running(&path))?, &path, args.json)?;
     }
     Ok(Status::Success)
 }
 
-/// Prints the job again and again, until it has ended or no run works on it.
+/// Prints the job again and again, until no run works on it.
 fn watch(path: &Path, as_json: bool) -> Result<Status, Failure> {
     let mut last = None;
     loop {
@@ -88,14 +85,15 @@ fn watch(path: &Path, as_json: bool) -> Result<Status, Failure> {
         let snapshot = snapshot(&reader)?;
         // A run writes it twice a second, so that its lock is asked for only when there seems to be none.
         let at = Some(snapshot["at"].clone());
-        let is_still = last == at;
+        let is_written = last.is_some() && last != at;
         last = at;
-        let running = !is_still || is_running(path);
-        if !running && !as_json {
-            print(|out| writeln!(out, "{NO_RUN}"))?;
-            return Ok(Status::Success);
+        let mut job = view(&reader, path, snapshot.clone(), is_written || is_running(path))?;
+        // The last items may have ended since, and their run with them.
+        if is_written && !job.is_left && !is_running(path) {
+            job = view(&reader, path, snapshot, false)?;
         }
-        if !print_job(&reader, path, snapshot, running, as_json)? || !running {
+        print_job(&job, path, as_json)?;
+        if !job.running {
             return Ok(Status::Success);
         }
         std::thread::sleep(EVERY);
@@ -212,16 +210,15 @@ fn print_history(reader: &Reader, as_json: bool) -> Result<(), Failure> {
     print(|out| if as_json { writeln!(out, "{}", history::json(&minutes)) } else { history::csv(&minutes, out) })
 }
 
-/// Prints the job; returns whether something is left to do.
-fn print_job(reader: &Reader, path: &Path, snapshot: Value, running: bool, as_json: bool) -> Result<bool, Failure> {
-    let JobView { counts, snapshot, now, is_left, budget, .. } = &view(reader, path, snapshot, running)?;
-    let text = if as_json {
-        job::json(counts, snapshot.clone(), running, budget).to_string() + "\n"
-    } else {
-        job::describe(counts, snapshot, path, *now, running, budget)
-    };
-    print(|out| out.write_all(text.as_bytes()))?;
-    Ok(*is_left)
+/// Prints the job; for people also that no run works on it, where something is left.
+fn print_job(job: &JobView, path: &Path, as_json: bool) -> Result<(), Failure> {
+    let JobView { counts, snapshot, now, running, budget, is_left, .. } = job;
+    if as_json {
+        return print(|out| writeln!(out, "{}", job::json(counts, snapshot.clone(), *running, budget)));
+    }
+    let text = job::describe(counts, snapshot, path, *now, *running, budget);
+    let rests = if *is_left && !running { format!("{NO_RUN}\n") } else { String::new() };
+    print(|out| write!(out, "{text}{rests}"))
 }
 
 /// A job as a whole.

@@ -190,6 +190,7 @@ fn watching_ends_with_the_job_or_with_its_run() {
     assert_eq!(finish(&mut job.run(&server)).0, 0);
     let output_text = output(job.paceline().args(["stats", ".", "--watch"]));
     assert!(output_text.contains("3 succeeded") && !output_text.contains("no run works"), "{output_text}");
+    assert_eq!(running(&stats(&["--watch", "--json"])), false, "one look at what has ended");
 }
 
 /// Where nothing can be written nothing was told.
