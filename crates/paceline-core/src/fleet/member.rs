@@ -10,8 +10,9 @@ use super::interface::{LimitView, MemberChange, MemberConfig, MemberState, Membe
 use super::message::{
     BoardReply, BoardStep, ByeRequest, MemberId, MemberRequest, Note, Quiet, Stake, SyncReply, SyncRequest,
 };
+use super::share::Share;
 use super::talk::Talk;
-use super::{AHEAD, FleetLimit, LEASE, LimitKind};
+use super::{AHEAD, LEASE, LimitKind};
 use crate::rng::Rng;
 use crate::state::TakenState;
 use crate::time::Instant;
@@ -84,61 +85,11 @@ pub struct Member {
     changes: VecDeque<MemberChange>,
 }
 
-/// A member's side of one limit.
-#[derive(Clone, Debug, Default)]
-struct Share {
-    /// What the ledger counts for it, at least.
-    has: u64,
-    target: u64,
-    contended: bool,
-    quarantine: u64,
-    /// Since when that is all of the limit.
-    lost_since: Option<Instant>,
-    used: u64,
-    waiting: u64,
-    lump: u64,
-    /// What it has told that it wants.
-    told: u64,
-    /// What was last allowed, and until when.
-    allowed: (u64, Instant),
-}
-
-impl Share {
-    fn want(&self, limit: &FleetLimit) -> u64 {
-        self.used.saturating_add(self.waiting).min(limit.units)
-    }
-
-    /// What it is meant to hold and has a use for soon.
-    fn keeps(&self, limit: &FleetLimit) -> u64 {
-        self.target.min(Stake::ceiling(self.want(limit), self.contended, limit.units))
-    }
-
-    /// What it cannot give back, or has a use for.
-    fn needs(&self, limit: &FleetLimit) -> u64 {
-        self.used.max(self.keeps(limit)).min(self.has)
-    }
-
-    /// It wants a quarter more than it has told, and has no room for it.
-    fn grows(&self, limit: &FleetLimit) -> bool {
-        let want = self.want(limit);
-        want > self.has && want * 4 > self.told.saturating_mul(5)
-    }
-
-    /// It got all that it told that it wants, has used it up, and wants more.
-    fn runs_short(&self, limit: &FleetLimit) -> bool {
-        self.waiting > 0 && self.want(limit) > self.has && self.told <= self.target
-    }
-
-    fn is_idle(&self) -> bool {
-        self.has == 0 && self.used == 0 && self.waiting == 0
-    }
-}
-
 impl Member {
     /// A member that knows of no ledger yet. The seed spreads its requests among those of the others.
-    pub fn new(mut config: MemberConfig, seed: u64, now: Instant) -> Self {
-        config.alone_share.resize(config.limits.len(), 0);
-        let shares = config.limits.iter().map(|_| Share { lump: 1, ..Share::default() }).collect();
+    pub fn new(config: MemberConfig, seed: u64, now: Instant) -> Self {
+        let alone = config.alone_share.iter().copied().chain(core::iter::repeat(0));
+        let shares = config.limits.iter().zip(alone).map(|(limit, alone)| Share::new(limit, alone, now)).collect();
         let mut member = Self {
             config,
             rng: Rng::new(seed),
@@ -186,9 +137,8 @@ impl Member {
 
     /// What it knows of the fleet.
     pub fn view(&self) -> MemberView {
-        let limits = self.shares.iter().zip(&self.config.limits).zip(&self.config.alone_share);
-        let limits = limits.map(|((share, limit), &alone)| LimitView {
-            alone,
+        let limits = self.shares.iter().zip(&self.config.limits).map(|(share, limit)| LimitView {
+            alone: share.alone,
             quarantine: share.quarantine,
             // What the ledger has lost it sets aside once each member may have claimed, and then for as long as it may count.
             back_by: share.lost_since.map(|since| since + self.lease + AHEAD + limit.quarantine()),
@@ -387,11 +337,13 @@ impl Member {
             let requests = self.talk.requests(now, self.config.id, &mut self.seq, GIVEN_UP);
             self.requests.extend(requests.into_iter().map(MemberRequest::Board));
         }
-        self.allow();
+        self.allow(now);
         let given_up = self.under_way.map(|(_, sent)| sent + GIVEN_UP);
         let lease_ends = (self.state == MemberState::Live).then_some(self.lease_ends);
         let again = self.talk.due(now).filter(|_| talks);
-        self.wake = [self.due(now), given_up, lease_ends, again, self.speaks].into_iter().flatten().min();
+        let alone = self.shares.iter().filter(|share| share.alone > 0 && share.alone_from > now);
+        let alone = alone.map(|share| share.alone_from).min();
+        self.wake = [self.due(now), given_up, lease_ends, again, self.speaks, alone].into_iter().flatten().min();
     }
 
     /// When the next request is due, by what is known now.
@@ -474,18 +426,20 @@ impl Member {
     }
 
     fn out(&mut self) {
+        self.shares.iter_mut().for_each(|share| share.alone = 0);
         (self.under_way, self.bye, self.state) = (None, None, MemberState::Out);
         self.changes.push_back(MemberChange::Left);
     }
 
     /// Says what the calls may use, where that has changed.
-    fn allow(&mut self) {
+    fn allow(&mut self, now: Instant) {
         let (state, kept) = (self.state, self.config.on_loss == OnLoss::Keep);
-        for (limit, (share, &alone)) in self.shares.iter_mut().zip(&self.config.alone_share).enumerate() {
+        for (limit, share) in self.shares.iter_mut().enumerate() {
+            let alone = if share.alone_from <= now { share.alone } else { 0 };
             let mine = share.has.min(share.target);
             let allowed = match state {
-                MemberState::Live if kept => (mine, Instant::MAX),
-                MemberState::Live => (mine, self.lease_ends),
+                MemberState::Live if kept => (mine.max(alone), Instant::MAX),
+                MemberState::Live => (mine.max(alone), self.lease_ends),
                 MemberState::Alone if kept => (mine.max(alone), Instant::MAX),
                 MemberState::Leaving => (0, Instant::MAX),
                 MemberState::Out | MemberState::Joining | MemberState::Alone => (alone, Instant::MAX),

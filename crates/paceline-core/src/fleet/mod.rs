@@ -74,6 +74,7 @@ mod level;
 mod member;
 mod message;
 mod pot;
+mod share;
 mod snapshot;
 mod talk;
 #[cfg(test)]

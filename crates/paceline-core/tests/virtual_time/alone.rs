@@ -40,7 +40,7 @@ fn calls(units: u64) -> AloneShare {
 fn left(alone: &[AloneShare]) -> ((u64, u64), Trouble) {
     let now = Instant::ZERO + 1_000 * S;
     let mut pacer = divided(now);
-    let mut member = member(&pacer, alone, now);
+    let mut member = member(&pacer, alone, now.saturating_sub(MINUTE));
     drop(pacer.hear(now, &mut member, MemberInput::Time));
     let scopes = [pacer.scope("large"), pacer.scope("small")];
     for scope in &scopes {

@@ -77,7 +77,8 @@ impl Fleet {
         let limits: Vec<_> = self.limits.iter().map(fleet_limit).collect();
         let (on_loss, alone_share) = (OnLoss::Strict, vec![ALONE; limits.len()]);
         let config = MemberConfig { id: MemberId(1 + place as u64), weight: 1, limits, on_loss, alone_share };
-        let member = Member::new(config, 1 + place as u64, now);
+        // It has been there for long enough to use that.
+        let member = Member::new(config, 1 + place as u64, now.saturating_sub(60 * S));
         self.processes.push(Process { pacer, member, is_cut: false, left: VecDeque::new(), events: Vec::new() });
         self.hear(place, MemberInput::Linked { run: 1, quiet: None });
         place

@@ -159,7 +159,27 @@ fn member(on_loss: OnLoss) -> Member {
 fn member_of(kind: LimitKind, on_loss: OnLoss) -> Member {
     let limits = limit(kind).to_vec();
     let config = MemberConfig { id: MemberId(1), weight: 1, limits, on_loss, alone_share: vec![3] };
-    Member::new(config, 1, at(0))
+    let mut member = Member::new(config, 1, at(0).saturating_sub(120 * S));
+    member.handle_timeout(at(0));
+    member
+}
+
+/// It may be started in the place of one that was killed a moment ago, and had used the same share.
+#[test]
+fn what_was_set_aside_may_be_used_a_window_after_the_start_until_the_member_leaves() {
+    let config = MemberConfig {
+        id: MemberId(1),
+        weight: 1,
+        limits: limit(LimitKind::Window(60 * S)).to_vec(),
+        on_loss: OnLoss::Strict,
+        alone_share: vec![3],
+    };
+    let mut member = Member::new(config, 1, at(0));
+    assert_eq!((allowed(&mut member), member.poll_timeout()), (Some((0, Instant::MAX)), Some(at(60))));
+    member.handle_timeout(at(60));
+    assert_eq!((allowed(&mut member), member.poll_timeout()), (Some((3, Instant::MAX)), None));
+    member.leave(at(61), vec![Vec::new()]);
+    assert_eq!((member.state(), allowed(&mut member)), (MemberState::Out, Some((0, Instant::MAX))));
 }
 
 /// What the calls may use after all changes, and until when.

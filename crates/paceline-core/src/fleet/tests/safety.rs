@@ -194,6 +194,28 @@ fn a_member_that_is_cut_off_goes_on_at_what_was_set_aside_for_it() {
     assert!(granted[0] > 4 * 5 && world.worst <= 24, "it has its share again: {granted:?}, {}", world.worst);
 }
 
+/// A process that ends again and again while the store is away, and is started anew each time.
+#[test]
+fn what_was_set_aside_is_used_once_by_those_that_are_started_in_place_of_another() {
+    let (window, lease) = (ms(2_000), ms(3_000));
+    let mut world = World::new(5, 20, window, lease, FAIR);
+    world.alone = 4;
+    (0..2).for_each(|_| world.join(20.0, 1));
+    let run = |world: &mut World, time: Duration| (0..time.as_millis() / 40).for_each(|_| world.tick(STEP));
+    run(&mut world, 2 * lease);
+    let ledger = world.ledger.clone();
+    let down_until = world.now + 20 * lease;
+    world.roll_back(ledger, down_until);
+    run(&mut world, 2 * lease + window);
+    world.worst = 0;
+    for _ in 0..8 {
+        world.nodes.last_mut().expect("there are two").dead = true;
+        world.join(20.0, 1);
+        run(&mut world, window.mul_f64(1.2));
+    }
+    assert_eq!(world.worst, 8);
+}
+
 /// A dead member's share, freed once what it reported last has left the window: units that had expired by then were used
 /// again.
 #[test]

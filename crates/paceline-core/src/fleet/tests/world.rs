@@ -34,7 +34,7 @@ pub(super) struct World {
     pub(super) rng: Rng,
     /// What the ledger divides.
     pub(super) limit: u64,
-    /// What each of the first two members may use without it, on top of that.
+    /// What each of two members may use without it, on top of that. Where one has ended, the next that begins has its share.
     pub(super) alone: u64,
     pub(super) window: Duration,
     pub(super) lease: Duration,
@@ -74,6 +74,7 @@ pub(super) struct Node {
     /// Calls a second that want to leave, and what one costs.
     pub(super) demand: f64,
     pub(super) cost: u64,
+    alone: bool,
     /// What a call costs that came before those that wait.
     pub(super) first: Option<u64>,
     arrived: f64,
@@ -115,25 +116,28 @@ impl World {
         let id = self.rng.next_u64();
         let rate = 1.0 + self.weather.drift * (2.0 * self.rng.unit() - 1.0);
         let offset = Duration::from_secs(self.rng.next_u64() % 100_000);
+        let local = local(offset, rate, self.now);
+        let alone = if self.nodes.iter().filter(|node| node.alone && !node.dead).count() < 2 { self.alone } else { 0 };
         let config = MemberConfig {
             id: MemberId(id),
             weight: 1,
             limits: limits(self.limit, self.window),
             on_loss: OnLoss::Strict,
-            alone_share: vec![if self.nodes.len() < 2 { self.alone } else { 0 }],
+            alone_share: vec![alone],
         };
         let quota = Quota::sliding(Dimension::Tokens, self.limit, self.window);
         let mut window = Quotas::new(&Limits { quotas: vec![quota], burst: None }).expect("a limit");
         window.set_allowance(0, 0);
         let node = Node {
             id,
-            member: Member::new(config, id, Instant::ZERO),
+            member: Member::new(config, id, local),
             window,
             allowed: (0, Instant::MAX),
             rate,
             offset,
             demand,
             cost,
+            alone: alone > 0,
             first: None,
             arrived: 0.0,
             waiting: 0,
@@ -178,7 +182,7 @@ impl World {
         let local = node.clock(self.now);
         let taken = node.window.counters().map(|(_, counter)| counter.taken(local)).collect();
         node.member.leave(local, taken);
-        (node.demand, node.waiting) = (0.0, 0);
+        (node.demand, node.waiting, node.alone) = (0.0, 0, false);
         self.settle(place);
     }
 
@@ -326,8 +330,12 @@ impl Node {
     }
 
     pub(super) fn clock(&self, now: Instant) -> Instant {
-        at(self.offset + Duration::from_nanos(now.as_nanos()).mul_f64(self.rate))
+        local(self.offset, self.rate, now)
     }
+}
+
+fn local(offset: Duration, rate: f64, now: Instant) -> Instant {
+    at(offset + Duration::from_nanos(now.as_nanos()).mul_f64(rate))
 }
 
 pub(super) fn limits(units: u64, window: Duration) -> Vec<FleetLimit> {
