@@ -79,7 +79,7 @@ pub(crate) struct InFlight {
     max: u32,
     limit: u32,
     /// What this process may use of the calls in flight of all; none where they are its own.
-    share: Option<Box<(u32, DividedLimit)>>,
+    share: Option<Box<Places>>,
     now: u32,
     /// Calls in flight of a priority below 0.
     background: u32,
@@ -96,6 +96,15 @@ pub(crate) struct InFlight {
     backing_off: bool,
     #[expect(clippy::box_collection, reason = "most scopes have none, and a scope is small")]
     history: Option<Box<VecDeque<u32>>>,
+}
+
+/// What a process has of the calls in flight of all.
+#[derive(Clone, Debug)]
+struct Places {
+    most: u32,
+    /// A call that waits gets more.
+    grows: bool,
+    of: DividedLimit,
 }
 
 impl InFlight {
@@ -131,24 +140,25 @@ impl InFlight {
     #[inline(always)]
     pub(crate) fn admit(&self, ask: &Ask<'_>) -> Admit {
         match self.share.as_deref() {
-            Some((share, of)) if self.now >= *share => Admit::OnRelease { cause: of.cause() },
+            Some(share) if self.now >= share.most => Admit::OnRelease { cause: share.of.cause() },
             _ if self.now < self.limit => self.admit_under(self.limit(), ask),
             _ => Admit::OnRelease { cause: WaitCause::Concurrency },
         }
     }
 
-    /// From now on at most so many calls of this process may be in flight of those of all, which may be fewer than are.
-    pub(crate) fn set_share(&mut self, units: u64, of: &DividedLimit) {
-        let units = u32::try_from(units).unwrap_or(u32::MAX);
+    /// From now on at most so many calls of this process may be in flight of those of all, which may be fewer than are. Where
+    /// that `grows`, a call that waits gets more.
+    pub(crate) fn set_share(&mut self, units: u64, grows: bool, of: &DividedLimit) {
+        let most = u32::try_from(units).unwrap_or(u32::MAX);
         match self.share.as_deref_mut() {
-            Some(share) if share.1 == *of => share.0 = units,
-            _ => self.share = Some(Box::new((units, of.clone()))),
+            Some(share) if share.of == *of => (share.most, share.grows) = (most, grows),
+            _ => self.share = Some(Box::new(Places { most, grows, of: of.clone() })),
         }
     }
 
     /// Whether more calls might be in flight if its share of those of all were larger.
     pub(crate) fn lacks_share(&self) -> bool {
-        self.share.as_deref().is_some_and(|(share, _)| self.now >= *share && self.now < self.limit)
+        self.share.as_deref().is_some_and(|share| self.now >= share.most && self.now < self.limit)
     }
 
     /// Its places are its own.
@@ -182,7 +192,7 @@ impl InFlight {
 
     #[inline(always)]
     pub(crate) fn limit(&self) -> u32 {
-        self.share.as_deref().map_or(self.limit, |(share, _)| self.limit.min(*share))
+        self.share.as_deref().map_or(self.limit, |share| self.limit.min(share.most))
     }
 
     /// Places that no call has.
@@ -220,9 +230,12 @@ impl InFlight {
         true
     }
 
-    pub(crate) fn snapshot(&self) -> ConcurrencySnapshot {
+    /// `waits`: whether a call does. Where none does, a share that was given back is what the first one gets of those of all.
+    pub(crate) fn snapshot(&self, waits: bool) -> ConcurrencySnapshot {
+        let given_back = self.share.as_deref().filter(|share| share.most == 0 && share.grows && !waits);
+        let of_all = |share: &Places| u32::try_from(share.of.quota.limit).unwrap_or(u32::MAX).min(self.limit);
         ConcurrencySnapshot {
-            current_limit: self.limit(),
+            current_limit: given_back.map_or_else(|| self.limit(), of_all),
             in_flight: self.now,
             total_acquires: self.acquires,
             total_rate_limits: self.refusals,
@@ -300,7 +313,7 @@ mod tests {
         for number in 1..=50 {
             limit.refused(number, 50);
         }
-        let figures = limit.snapshot();
+        let figures = limit.snapshot(false);
         assert_eq!((figures.current_limit, figures.total_decreases, figures.total_rate_limits), (25, 1, 50));
     }
 
@@ -314,8 +327,8 @@ mod tests {
             })
             .collect();
         assert_eq!(limits, [25, 12, 6, 5, 5]);
-        assert_eq!(limit.snapshot().limit_history, vec![25, 12, 6, 5]);
-        assert_eq!(limit.snapshot().total_decreases, 4, "a refusal at the floor is no decrease");
+        assert_eq!(limit.snapshot(false).limit_history, vec![25, 12, 6, 5]);
+        assert_eq!(limit.snapshot(false).total_decreases, 4, "a refusal at the floor is no decrease");
     }
 
     #[test]

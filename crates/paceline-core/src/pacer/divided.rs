@@ -131,9 +131,12 @@ impl Divided {
 
     /// Sets what may be used of the limits of a level.
     pub(super) fn allow(&self, tier: Option<&str>, quotas: &mut Quotas, in_flight: &mut InFlight) {
-        for (limit, units, _) in self.parts.iter().flatten().filter(|(limit, ..)| limit.tier.as_deref() == tier) {
+        let views = self.fleet.iter().flat_map(|fleet| &fleet.limits).map(Some).chain(core::iter::repeat(None));
+        let parts = self.parts.iter().flatten().zip(views);
+        for ((limit, units, _), view) in parts.filter(|((limit, ..), _)| limit.tier.as_deref() == tier) {
+            let grows = self.has_lease() && view.is_some_and(|view| view.back_by.is_none());
             match limit.in_flight {
-                true => in_flight.set_share(*units, limit),
+                true => in_flight.set_share(*units, grows, limit),
                 false => quotas.set_allowance(limit.place, *units),
             }
         }
@@ -148,7 +151,7 @@ impl Pacer {
     pub fn divide(&mut self, now: Instant) -> Result<(), ConfigError> {
         let now = self.advance(now);
         let limits = divided(&self.config)?;
-        self.divided.parts = Some(limits.into_iter().map(|limit| (limit, 0, Instant::ZERO)).collect());
+        self.divided.parts = Some(limits.into_iter().map(|limit| (limit, 0, now)).collect());
         self.divided.alone_since = Some(now);
         self.divided.begins = self.divided.parts.as_ref().is_some_and(Vec::is_empty).then_some(now + FIRST_LEASE);
         self.apply_allowances();
@@ -343,11 +346,11 @@ impl Pacer {
     }
 
     /// New limits are divided anew: nothing leaves under them before it is allowed.
-    pub(super) fn divide_anew(&mut self) {
+    pub(super) fn divide_anew(&mut self, now: Instant) {
         if let Some(parts) = &self.divided.parts {
             let limits = divided(&self.config).expect("it was checked");
             if !limits.iter().eq(parts.iter().map(|(limit, ..)| limit)) {
-                self.divided.parts = Some(limits.into_iter().map(|limit| (limit, 0, Instant::ZERO)).collect());
+                self.divided.parts = Some(limits.into_iter().map(|limit| (limit, 0, now)).collect());
             }
             self.apply_allowances();
         }

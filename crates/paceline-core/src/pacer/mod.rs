@@ -335,7 +335,7 @@ impl Pacer {
             scope.reconfigure(now, tier, &config)?;
         }
         self.config = config;
-        self.divide_anew();
+        self.divide_anew(now);
         self.refuse_too_large();
         self.pump(now);
         Ok(())

@@ -75,7 +75,8 @@ impl Pacer {
     /// Adds the snapshot of the account. `scopes`: at least those in which a request waits.
     fn with_account(&self, now: Instant, scopes: Vec<ScopeSnapshot>) -> Snapshot {
         let first = scopes.iter().filter(|scope| scope.waiting > 0).min_by_key(|scope| scope.next_due);
-        let in_flight = self.in_flight.snapshot();
+        let waiting = self.slots.len() as u64 - u64::from(self.in_flight.now());
+        let in_flight = self.in_flight.snapshot(waiting > 0);
         let account = ScopeSnapshot {
             name: "".into(),
             state: self.account_state(now),
@@ -87,7 +88,7 @@ impl Pacer {
             delay: Duration::ZERO,
             responsive: None,
             totals: self.totals.clone(),
-            waiting: self.slots.len() as u64 - u64::from(in_flight.in_flight),
+            waiting,
             waiting_by_priority: by_priority(&scopes),
             concurrency: in_flight,
             waits_for: first.and_then(|scope| scope.waits_for.clone()),

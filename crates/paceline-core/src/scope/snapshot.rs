@@ -14,7 +14,7 @@ use crate::time::Instant;
 impl Scope {
     pub(crate) fn snapshot(&self, now: Instant, next: Admit) -> ScopeSnapshot {
         let estimate = (self.pace == Pace::Auto).then(|| self.learnt.estimate(now, &self.gate));
-        let mut concurrency = self.in_flight.snapshot();
+        let mut concurrency = self.in_flight.snapshot(self.queue.len() > 0);
         if let Some(cap) = estimate.as_ref().and_then(|estimate| estimate.cap) {
             concurrency.current_limit = concurrency.current_limit.min(cap);
         }

@@ -28,6 +28,7 @@ mod promises;
 mod replay;
 mod restored;
 mod separate;
+mod shares;
 mod slowed_down;
 mod spacing;
 mod stuck_item;
