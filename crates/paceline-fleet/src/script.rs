@@ -23,6 +23,10 @@ const KEPT: Duration = Duration::from_hours(40 * 24);
 /// Some servers of others do not let a script read the clock and then write.
 const PROBE: &str = "local now = redis.call('TIME') redis.call('SET', KEYS[1], now[1], 'PX', 1000) return 1";
 
+/// What a user of the server has to be allowed, as `ACL SETUSER` takes it; docs/fleet.md has the same.
+const RIGHTS: &str = "~pl:* &pl:* +eval +evalsha +script +info +time +hset +hget +hmget +hgetall +hdel +hlen +zadd +zrem +zrange \
+                      +zrangebyscore +zremrangebyscore +zcount +del +set +pexpire +publish +subscribe +multi +exec +ping";
+
 /// How exactly the server says how long it has been up.
 const UPTIME: Duration = Duration::from_secs(2);
 
@@ -111,9 +115,11 @@ impl RedisScript {
         Ok((run, quiet.map(|up| Quiet { since: asked.saturating_sub(up.saturating_sub(UPTIME)), asked })))
     }
 
-    /// What is said next: here is the script, and may it read the clock?
-    pub fn preparation(&self) -> [RedisCommand; 2] {
-        [self.load(), command(&["EVAL", PROBE, "1", &self.key("probe")])]
+    /// What is said next: here is the script, may it read the clock, and may this user tell the others something? The script does
+    /// that in the midst of its work, too late to be refused.
+    pub fn preparation(&self) -> [RedisCommand; 3] {
+        let probe = command(&["EVAL", PROBE, "1", &self.key("probe")]);
+        [self.load(), probe, command(&["PUBLISH", &self.channel(), ""])]
     }
 
     /// Gives the server the script, also where it has forgotten it (`NOSCRIPT`).
@@ -160,6 +166,9 @@ impl RedisScript {
                 | "OOM" | "MISCONF",
             ) => FleetError::Away { server, why },
             _ if words.contains("max number of clients") => FleetError::Away { server, why },
+            _ if why.contains("NOPERM") => {
+                FleetError::Refused { server, why: format!("{why}; grant the user {RIGHTS}") }
+            }
             _ => FleetError::Refused { server, why },
         }
     }
