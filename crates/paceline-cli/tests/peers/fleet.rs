@@ -9,7 +9,7 @@ use paceline_config::{Config, Overrides};
 use paceline_http::{Call, Profiles};
 
 use super::counting::Counting;
-use super::job::Job;
+use super::job::{Job, KEY};
 use super::measure;
 use super::nginx::{BURST, Limit, Nginx, RATE, SERVICE};
 use super::redis_server::RedisServer;
@@ -200,9 +200,9 @@ async fn a_profile_of_a_program_and_runs_are_one_fleet() {
     let redis = RedisServer::start(&["--save", ""]);
     let (base_url, url) = (format!("http://{}/v1", counting.address()), redis.url());
     let file = format!(
-        "[upstream.openai]\nbase_url = '{base_url}'\nlimits = ['20 per 2s']\npace = 'fixed'\nfleet = '{url}'\nfleet_lease = '3s'\n"
+        "[upstream.openai]\nbase_url = '{base_url}'\nlimits = ['20 per 2s']\npace = 'fixed'\napi_key_env = 'PEER_KEY'\nfleet = '{url}'\nfleet_lease = '3s'\n"
     );
-    let environment = [("OPENAI_API_KEY", "a-key-of-a-test")].into_iter().collect();
+    let environment = [("PEER_KEY", KEY)].into_iter().collect();
     let config = Config::parse("paceline.toml".as_ref(), &file, environment, Overrides::default());
     let profiles = Profiles::new(config.expect("TOML")).expect("right");
     let client = profiles.join("openai").await.expect("a store is there");
@@ -214,6 +214,7 @@ async fn a_profile_of_a_program_and_runs_are_one_fleet() {
         Job::new(200, &base_url, &flags).with_environment(&[("PACELINE_UPSTREAM__OPENAI__FLEET_LEASE", "3s".into())]);
     let mut run = job.spawn();
     while fleet().members < 2 {
+        assert!(run.try_wait().expect("it is ours").is_none(), "it has joined no fleet of two: {}", job.log());
         client.send(Call::post("/v1/chat/completions", "{\"model\":\"m\"}")).await.expect("a success");
     }
     run.kill().expect("SIGKILL");

@@ -28,7 +28,7 @@ pub(crate) struct Ended {
 }
 
 /// The key in each call; nginx and HAProxy limit by it, and leave calls without one alone.
-const KEY: &str = "peer-key-0001";
+pub(crate) const KEY: &str = "peer-key-0001";
 
 /// Far above what any job here takes; a job that hangs must fail and not block the suite.
 const PATIENCE_SECONDS: &str = "900";

@@ -180,7 +180,8 @@ impl Profiles {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A profile that was not asked for yet, and whether its limiter is that of another, which has joined where both name a fleet.
+    /// A profile that was not asked for yet, and whether its limiter is that of another: one that has joined, where they name a
+    /// fleet.
     fn open<'a>(&self, name: &str, others: impl Iterator<Item = &'a Known>) -> Result<(Known, bool), ProfileError> {
         let upstream = self.config.upstream_of(name)?;
         let Some(address) = &upstream.base_url else {
