@@ -315,9 +315,9 @@ async fn what_the_head_of_a_stream_announces_acts_while_it_runs() {
 #[tokio::test]
 async fn a_profile_with_a_fleet_never_counts_alone() {
     let server = Server::new(|_| Some(ok("{}"))).await;
-    let file = "[upstream.a]\nbase_url = 'HOST'\nrpm = 60\nfleet = 'redis://me:sesame@127.0.0.1:1'\nalone_share = '2 of 10rpm'\n\
-        [upstream.b]\nbase_url = 'HOST/v1'\nrpm = 60\nfleet = 'redis://me:sesame@127.0.0.1:1'\nalone_share = '2 of 10rpm'\n\
-        [upstream.c]\nbase_url = 'HOST'\nrpm = 50\n";
+    let file = "[upstream.a]\nbase_url = 'HOST'\nlimits = ['60 per 3s']\nfleet = 'redis://me:sesame@127.0.0.1:1'\nalone_share = '2 of 10 per 3s'\n\
+        [upstream.b]\nbase_url = 'HOST/v1'\nlimits = ['60 per 3s']\nfleet = 'redis://me:sesame@127.0.0.1:1'\nalone_share = '2 of 10 per 3s'\n\
+        [upstream.c]\nbase_url = 'HOST'\nlimits = ['50 per 3s']\n";
     let profiles = profiles(&server, file);
     for refused in [profiles.client("a").map(drop), profiles.limiter("a").map(drop)].map(Result::unwrap_err) {
         let refused = refused.to_string();
@@ -328,12 +328,12 @@ async fn a_profile_with_a_fleet_never_counts_alone() {
     let known = client.limiter().fleet().expect("it has joined");
     let share = &known.shares[0];
     assert_eq!((share.limit.quota.limit, share.alone, known.state.as_str()), (50, 2, "out"), "no store is there");
-    // Both have what was set aside for one process, and no more.
+    // Both have what was set aside for one process, and no more; it is theirs a window after the start.
     let other = profiles.client("b").unwrap();
     for client in [&client, &other] {
         client.send(Call::get("/things")).await.unwrap();
     }
-    let refused = other.send(Call::get("/things")).within(Duration::from_secs(1)).await.unwrap_err();
+    let refused = other.send(Call::get("/things")).within(Duration::from_millis(500)).await.unwrap_err();
     assert!(matches!(refused, RunError::Limiter(_)), "{refused:?}");
     assert!(profiles.join("c").await.unwrap().limiter().fleet().is_none(), "it names none");
 }
