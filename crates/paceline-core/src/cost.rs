@@ -1,5 +1,7 @@
 //! What a request costs: units in any number of dimensions.
 
+mod money;
+
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
@@ -8,7 +10,9 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
 
-use crate::units::format_window;
+pub use self::money::TokenPrice;
+use self::money::money;
+use crate::units::{format_money, format_window};
 
 /// What a limit counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,6 +30,8 @@ pub enum Dimension {
     ProjectTokens,
     /// Bytes of the request body.
     Bytes,
+    /// What tokens cost, in billionths of the currency of their [prices](TokenPrice).
+    Money,
     /// Anything else: query points, capacity units.
     Named(Arc<str>),
 }
@@ -36,10 +42,13 @@ const BUILT_IN: usize = 6;
 /// Many costs are of the first ones alone: requests and tokens.
 const FIRST: usize = 2;
 
+/// The units of money in one of its currency.
+const ONE_OF_MONEY: f64 = 1e9;
+
 impl Dimension {
-    /// Whether it counts tokens of a model, of whichever kind.
+    /// Whether it counts tokens of a model, of whichever kind, or what they cost.
     pub const fn is_of_tokens(&self) -> bool {
-        matches!(self, Self::Tokens | Self::InputTokens | Self::OutputTokens | Self::ProjectTokens)
+        matches!(self, Self::Tokens | Self::InputTokens | Self::OutputTokens | Self::ProjectTokens | Self::Money)
     }
 
     /// The name used in files, logs and JSON.
@@ -51,6 +60,7 @@ impl Dimension {
             Self::OutputTokens => "output_tokens",
             Self::ProjectTokens => "project_tokens",
             Self::Bytes => "bytes",
+            Self::Money => "money",
             Self::Named(name) => name,
         }
     }
@@ -64,6 +74,7 @@ impl Dimension {
             "output_tokens" => Self::OutputTokens,
             "project_tokens" => Self::ProjectTokens,
             "bytes" => Self::Bytes,
+            "money" => Self::Money,
             other => Self::Named(other.into()),
         }
     }
@@ -77,11 +88,26 @@ impl Dimension {
     /// let hour = Duration::from_secs(3_600);
     /// assert_eq!(Dimension::Requests.per(1, hour), "1 request per 1h");
     /// assert_eq!(Dimension::Tokens.per(2_000, hour), "2000 tokens per 1h");
+    /// assert_eq!(Dimension::Money.per(2_500_000_000, hour), "2.50 money per 1h");
     /// ```
     pub fn per(&self, units: u64, window: Duration) -> String {
         let is_one = units == 1 && !matches!(self, Self::Named(_));
         let name = if is_one { self.as_str().trim_end_matches('s') } else { self.as_str() };
-        format!("{units} {name} per {}", format_window(window))
+        format!("{} {name} per {}", self.amount(units), format_window(window))
+    }
+
+    /// So many units of it as a number for people: money in units of its currency.
+    pub fn amount(&self, units: u64) -> String {
+        match self {
+            Self::Money => format_money(self.number(units)),
+            _ => format!("{units}"),
+        }
+    }
+
+    /// The same as a number for programs.
+    pub fn number(&self, units: u64) -> f64 {
+        let of_one = if let Self::Money = self { ONE_OF_MONEY } else { 1.0 };
+        units as f64 / of_one
     }
 
     const fn index(&self) -> Option<usize> {
@@ -92,7 +118,7 @@ impl Dimension {
             Self::OutputTokens => Some(3),
             Self::ProjectTokens => Some(4),
             Self::Bytes => Some(5),
-            Self::Named(_) => None,
+            Self::Money | Self::Named(_) => None,
         }
     }
 }
@@ -136,8 +162,8 @@ pub struct Cost {
     mixed: bool,
     /// So many of its input tokens only earlier answers speak for. No prompt has more than fit here.
     learnt: u32,
-    /// In a box, which takes a word in place of three: most costs have none, and costs are copied with each call.
-    named: Option<Box<Named>>,
+    /// In a box, which takes a word in place of many: most costs have none, and costs are copied with each call.
+    apart: Option<Box<Apart>>,
 }
 
 /// What is known of the length of an answer.
@@ -152,13 +178,20 @@ enum Bound {
     None,
 }
 
-/// Units by the user's own names.
-type Named = Vec<(Arc<str>, u64)>;
+/// What few costs have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Apart {
+    /// Units by the user's own names.
+    named: Vec<(Arc<str>, u64)>,
+    /// Where it was set.
+    money: Option<u64>,
+    price: TokenPrice,
+}
 
 impl Cost {
     /// No units; as a usage, every dimension is unknown.
     pub const fn zero() -> Self {
-        Self { built_in: [0; BUILT_IN], set: 0, answer: Bound::Kept, mixed: false, learnt: 0, named: None }
+        Self { built_in: [0; BUILT_IN], set: 0, answer: Bound::Kept, mixed: false, learnt: 0, apart: None }
     }
 
     /// One request and nothing else.
@@ -237,6 +270,7 @@ impl Cost {
             Dimension::Tokens | Dimension::ProjectTokens if learnt > 0 => {
                 units.saturating_sub(learnt).max(self.get(&Dimension::OutputTokens)).min(units)
             }
+            Dimension::Money => units.saturating_sub(money(learnt, self.price_of(&Dimension::InputTokens))),
             _ => units,
         }
     }
@@ -252,8 +286,12 @@ impl Cost {
             return;
         }
         let guess = if self.is_open_ended() { self.get(&Dimension::OutputTokens) } else { 0 };
-        for dimension in [Dimension::Tokens, Dimension::ProjectTokens, Dimension::InputTokens] {
-            let guess = if dimension == Dimension::InputTokens { 0 } else { guess };
+        for dimension in [Dimension::Tokens, Dimension::ProjectTokens, Dimension::InputTokens, Dimension::Money] {
+            let guess = match dimension {
+                Dimension::InputTokens => 0,
+                Dimension::Money => money(guess, self.price_of(&Dimension::OutputTokens)),
+                _ => guess,
+            };
             let (units, stated) = (self.get(&dimension), self.stated(&dimension));
             if let Some(most) = most(&dimension)
                 && units.saturating_sub(guess) > most
@@ -281,21 +319,25 @@ impl Cost {
         }
     }
 
-    /// Replaces the units of a dimension.
+    /// Replaces the units of a dimension. The money of a call whose tokens have a [price](Self::priced) follows these.
     pub fn set(&mut self, dimension: Dimension, units: u64) {
         match (dimension.index(), dimension) {
-            (Some(index), _) => {
-                self.built_in[index] = units;
+            (Some(index), dimension) => {
+                let before = core::mem::replace(&mut self.built_in[index], units);
                 self.set |= 1 << index;
+                if let Some(apart) = &mut self.apart {
+                    apart.reprice(&dimension, before, units);
+                }
             }
+            (None, Dimension::Money) => self.apart.get_or_insert_default().money = Some(units),
             (None, Dimension::Named(name)) => {
-                let named = self.named.get_or_insert_default();
+                let named = &mut self.apart.get_or_insert_default().named;
                 match named.iter_mut().find(|(known, _)| *known == name) {
                     Some((_, known)) => *known = units,
                     None => named.push((name, units)),
                 }
             }
-            (None, _) => unreachable!("only named dimensions have no place of their own"),
+            (None, _) => unreachable!("only money and named dimensions have no place of their own"),
         }
     }
 
@@ -308,8 +350,12 @@ impl Cost {
             actual.built_in[index] = *units;
             actual.set |= 1 << index;
         }
-        for (name, units) in usage.named() {
-            actual.set(Dimension::Named(name.clone()), *units);
+        for dimension in [Dimension::InputTokens, Dimension::OutputTokens] {
+            let (before, now) = (self.get(&dimension), actual.get(&dimension));
+            actual.apart.iter_mut().for_each(|apart| apart.reprice(&dimension, before, now));
+        }
+        for (dimension, units) in usage.apart() {
+            actual.set(dimension, units);
         }
         actual
     }
@@ -317,14 +363,17 @@ impl Cost {
     /// The usage of a call that reserved this and cost nothing: each dimension set to 0.
     #[must_use]
     pub fn free(&self) -> Self {
-        let mut named = self.named.clone();
-        named.iter_mut().flat_map(|named| named.iter_mut()).for_each(|(_, units)| *units = 0);
-        Self { built_in: [0; BUILT_IN], set: (1 << BUILT_IN) - 1, answer: Bound::Kept, mixed: false, learnt: 0, named }
+        let mut apart = self.apart.clone();
+        apart.iter_mut().for_each(|apart| apart.set_to_0());
+        Self { built_in: [0; BUILT_IN], set: (1 << BUILT_IN) - 1, answer: Bound::Kept, mixed: false, learnt: 0, apart }
     }
 
-    /// The dimensions without a place of their own.
-    fn named(&self) -> &[(Arc<str>, u64)] {
-        self.named.as_ref().map_or(&[], |named| named)
+    /// The units that were set in dimensions without a place of their own.
+    fn apart(&self) -> impl Iterator<Item = (Dimension, u64)> {
+        let apart = self.apart.as_deref();
+        let money = apart.and_then(|apart| Some((Dimension::Money, apart.money?)));
+        let named = apart.into_iter().flat_map(|apart| &apart.named);
+        named.map(|(name, units)| (Dimension::Named(name.clone()), *units)).chain(money)
     }
 
     /// Adds another cost, dimension by dimension.
@@ -350,16 +399,15 @@ impl Cost {
                 *sum = changed(*sum, *units);
             }
         }
-        if let Some(named) = &by.named {
-            self.change_named(named, changed);
+        if by.apart.is_some() {
+            self.change_apart(by, changed);
         }
     }
 
     #[cold]
-    fn change_named(&mut self, by: &Named, changed: fn(u64, u64) -> u64) {
-        for (name, units) in by {
-            let dimension = Dimension::Named(name.clone());
-            let sum = changed(self.get(&dimension), *units);
+    fn change_apart(&mut self, by: &Self, changed: fn(u64, u64) -> u64) {
+        for (dimension, units) in by.apart() {
+            let sum = changed(self.get(&dimension), units);
             self.set(dimension, sum);
         }
     }
@@ -367,15 +415,18 @@ impl Cost {
     /// Units of a dimension.
     #[inline(always)]
     pub fn get(&self, dimension: &Dimension) -> u64 {
-        match (dimension.index(), dimension) {
-            (Some(index), _) => self.built_in[index],
-            (None, Dimension::Named(name)) => self.get_named(name),
-            (None, _) => 0,
+        match dimension.index() {
+            Some(index) => self.built_in[index],
+            None => self.get_apart(dimension),
         }
     }
 
     #[cold]
-    fn get_named(&self, name: &Arc<str>) -> u64 {
-        self.named().iter().find(|(known, _)| known == name).map_or(0, |(_, units)| *units)
+    fn get_apart(&self, dimension: &Dimension) -> u64 {
+        let Some(apart) = &self.apart else { return 0 };
+        match dimension {
+            Dimension::Money => apart.money.unwrap_or(0),
+            other => apart.named.iter().find(|(name, _)| **name == *other.as_str()).map_or(0, |(_, units)| *units),
+        }
     }
 }

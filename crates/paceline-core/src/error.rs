@@ -39,8 +39,9 @@ pub struct TooLarge {
 
 impl fmt::Display for TooLarge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { dimension, cost, limit } = self;
-        if *cost > LARGEST_LIMIT {
+        let Self { dimension, .. } = self;
+        let [cost, limit] = [self.cost, self.limit].map(|units| dimension.amount(units));
+        if self.cost > LARGEST_LIMIT {
             return write!(
                 f,
                 "the request asks for more {dimension} than any limit can allow, the limit is {limit}: it can never start"

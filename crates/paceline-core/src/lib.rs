@@ -54,7 +54,7 @@ pub use config::{
     Background, BreakerConfig, Concurrency, Limits, Pace, PacerConfig, Quota, QuotaShape, Retry, part_of_tier,
     tier_and_part,
 };
-pub use cost::{Cost, Dimension};
+pub use cost::{Cost, Dimension, TokenPrice};
 pub use divided::{AloneShare, DividedLimit};
 pub use error::{ConfigError, TooLarge};
 pub use fleet::{FleetShare, FleetSnapshot};
@@ -72,5 +72,5 @@ pub use snapshot::{
 pub use state::{Announcement, LearntState, LevelState, NewerState, PacerState, PauseState, TakenState, WindowState};
 pub use time::{Instant, Timestamp};
 pub use turns::Turns;
-pub use units::{format_duration, format_window, leading_number, parse_duration};
+pub use units::{format_duration, format_money, format_window, leading_number, money_digits, parse_duration};
 pub use witnesses::{Belief, Refused, Witnesses};

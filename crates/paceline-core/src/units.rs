@@ -103,6 +103,20 @@ pub fn format_window(window: Duration) -> String {
     }
 }
 
+/// How many digits a sum of money has behind the point for people: two, four below 1, six below 0.0001.
+pub const fn money_digits(amount: f64) -> u32 {
+    match amount {
+        ..=0.0 | 1.0.. => 2,
+        ..0.000_1 => 6,
+        _ => 4,
+    }
+}
+
+/// Formats a sum of money as people write it, without its currency: `5.00`, `0.0375`, `0.000012`.
+pub fn format_money(amount: f64) -> String {
+    format!("{amount:.*}", money_digits(amount) as usize)
+}
+
 /// The number at the start and what follows it: digits with at most one point and with `_` between them, as in `1_000.5rpm`.
 /// None without one.
 pub fn leading_number(text: &str) -> Option<(f64, &str)> {

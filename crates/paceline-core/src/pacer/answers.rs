@@ -211,9 +211,19 @@ impl Answers {
 }
 
 impl Pacer {
-    /// The smallest configured limit that counts the tokens of answers in that scope.
-    fn most_tokens(&self, place: u32) -> Option<u64> {
-        [self.quotas.most_tokens(), self.scopes[place].quotas().most_tokens()].into_iter().flatten().min()
+    /// The fewest tokens that a configured limit of that scope lets pass at once, by what each counts of them.
+    fn fewest(&self, place: u32, tokens: impl Fn(&Dimension, u64) -> Option<u64>) -> Option<u64> {
+        [&self.quotas, self.scopes[place].quotas()].into_iter().filter_map(|quotas| quotas.fewest(&tokens)).min()
+    }
+
+    /// The tokens of such calls for which the smallest limit has room that counts those of answers.
+    fn most_answers(&self, place: u32, cost: &Cost) -> Option<u64> {
+        self.fewest(place, |limited, most| cost.most_within(limited, most))
+    }
+
+    /// The tokens that the limits leave to the prompt of such a call, or to its answer.
+    fn left_to(&self, part: &Dimension, place: u32, cost: &Cost) -> u64 {
+        self.fewest(place, |limited, most| cost.tokens_within(part, limited, most)).unwrap_or(u64::MAX)
     }
 
     /// Has a cost reserve what answers of its scope have shown. What only answers speak for is no more than a limit allows: then
@@ -223,19 +233,17 @@ impl Pacer {
         cost.fit_learnt(|dimension| [all.most_of(dimension), own.most_of(dimension)].into_iter().flatten().min());
         let (expected, output) = (self.answers.expected(place, cost), cost.get(&Dimension::OutputTokens));
         // A prompt that only others speak for makes no call impossible either.
-        let fits = self.most_tokens(place).map_or(u64::MAX, |most| most.saturating_sub(output));
+        let fits = self.left_to(&Dimension::InputTokens, place, cost);
         cost.guess_prompt(self.answers.longest_mixed(place, cost).min(fits));
-        let input = cost.get(&Dimension::Tokens).saturating_sub(output);
-        let most = || self.most_tokens(place).map_or(u64::MAX, |most| most.saturating_sub(input));
         if cost.is_open_ended() {
             let is_doubted = self.config.doubts_answers
                 && self
-                    .most_tokens(place)
+                    .most_answers(place, cost)
                     .is_some_and(|most| self.answers.open(place) >= LEAST_BELIEVED.max(most / LONG));
             let expected = expected.unwrap_or(output).max(if is_doubted { LONG } else { 0 });
-            cost.guess_answer(expected.min(most()));
+            cost.guess_answer(expected.min(self.left_to(&Dimension::OutputTokens, place, cost)));
         } else if let Some(expected) = expected {
-            cost.guess_answer(output.max(expected.min(most())));
+            cost.guess_answer(output.max(expected.min(self.left_to(&Dimension::OutputTokens, place, cost))));
         }
     }
 
@@ -268,7 +276,7 @@ impl Pacer {
     pub(super) fn admit_open_ended(&self, place: u32, cost: &Cost) -> Admit {
         // The cost of most calls says how long their answers are: for them nothing is looked for.
         let is_guessed = cost.is_open_ended() || cost.is_unproven() || cost.is_mixed();
-        match is_guessed.then(|| self.most_tokens(place)).flatten() {
+        match is_guessed.then(|| self.most_answers(place, cost)).flatten() {
             Some(limit) if !self.answers.may_leave(place, cost, limit) => {
                 Admit::OnRelease { cause: WaitCause::Answers }
             }

@@ -87,10 +87,9 @@ impl Quotas {
         Some(TooLarge { dimension: quota.dimension.clone(), cost: units(quota), limit: most(quota) })
     }
 
-    /// The smallest of the limits that count tokens of answers: what a call reserves at most.
-    pub(crate) fn most_tokens(&self) -> Option<u64> {
-        let counted = self.counters.iter().filter(|(quota, _)| quota.dimension.counts_answers());
-        counted.map(|(quota, _)| most(quota)).min()
+    /// The fewest tokens that a limit lets pass at once, by what each counts of them.
+    pub(crate) fn fewest(&self, tokens: impl Fn(&Dimension, u64) -> Option<u64>) -> Option<u64> {
+        self.counters.iter().filter_map(|(quota, _)| tokens(&quota.dimension, most(quota))).min()
     }
 
     /// The smallest of the limits on a dimension, as a call may reach it at once.
