@@ -93,6 +93,11 @@ impl<'a> Named<'a> {
                 }
             };
         };
+        if dimension == Dimension::Money {
+            let expected = "no limit in money, which counts for the keys of a gateway's clients (`paceline serve keys add --limit`) and \
+                            for jobs (--budget-cost)";
+            return Err(setting.refuse(&ledger.name(key), expected));
+        }
         let rate = Rate { dimension, units, window, setting, key };
         let same = |known: &&mut Rate<'_>| known.dimension == rate.dimension && known.window == rate.window;
         match self.rates.iter_mut().find(same) {

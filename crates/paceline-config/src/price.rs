@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use paceline_core::{TokenPrice, format_money, money_digits};
 use paceline_providers::{Usage, is_version_of};
 
 use super::effective::Ledger;
@@ -37,6 +38,11 @@ impl Money {
         self.0
     }
 
+    /// The same in billionths of the currency, as limits count it, rounded up.
+    pub const fn billionths(self) -> u64 {
+        self.0.div_ceil(1_000)
+    }
+
     /// So many of the smallest units.
     pub const fn from_units(units: u64) -> Self {
         Self(units)
@@ -51,22 +57,12 @@ impl Money {
     /// The next sum that its text shows exactly.
     #[must_use]
     pub const fn rounded_up(self) -> Self {
-        let shown = 10_u64.pow(12 - self.digits());
+        let shown = 10_u64.pow(12 - money_digits(self.as_f64()));
         Self(self.0.div_ceil(shown).saturating_mul(shown))
     }
 
-    /// How many digits its text has behind the point.
-    const fn digits(self) -> u32 {
-        const ONE: u64 = Money::ONE as u64;
-        match self.0 {
-            0 | ONE.. => 2,
-            units if units < ONE / 10_000 => 6,
-            _ => 4,
-        }
-    }
-
     /// In units of the currency.
-    pub fn as_f64(self) -> f64 {
+    pub const fn as_f64(self) -> f64 {
         self.0 as f64 / Self::ONE
     }
 }
@@ -74,7 +70,7 @@ impl Money {
 /// Two digits behind the point, four below 1, six below 0.0001.
 impl fmt::Display for Money {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.*}", self.digits() as usize, self.as_f64())
+        f.write_str(&format_money(self.as_f64()))
     }
 }
 
@@ -154,6 +150,14 @@ impl Price {
             + instead(self.cached_write, usage.written_tokens, usage.written_price)
             + of(usage.output_tokens, self.output);
         Money::of_parts(u128::try_from(all).unwrap_or(0))
+    }
+
+    /// What a call costs at most by its tokens, each of whose prompt may cost so many percent of the price of input, for the
+    /// limiter of a client.
+    pub fn of_tokens(&self, percent: u32) -> TokenPrice {
+        const MILLION: u64 = 1_000_000;
+        let of = |input, output| self.of_usage(&Usage::reserved(input, output, percent)).billionths();
+        TokenPrice { input: of(MILLION, 0), output: of(0, MILLION) }
     }
 
     /// What input costs that the provider read from its cache, in billionths; none where it costs what the rest does.
@@ -316,10 +320,27 @@ impl Prices {
     /// that was forgotten. A model of another upstream without a price has that of the same model here. Nothing costs anything
     /// where no price is known.
     pub fn of(&self, model: &str) -> Price {
+        self.set_for(model).unwrap_or_else(|| self.by_model.values().copied().fold(Price::default(), Price::dearer))
+    }
+
+    /// The price that was set for a model: its own, else that of `*`.
+    fn set_for(&self, model: &str) -> Option<Price> {
         let own = |model: &str| self.by_model.get(model).copied();
         let known = own(model).or_else(|| self.of_other(model));
-        let known = known.or_else(|| own(model.split_once(':')?.1)).or_else(|| own(EVERY_MODEL));
-        known.unwrap_or_else(|| self.by_model.values().copied().fold(Price::default(), Price::dearer))
+        known.or_else(|| own(model.split_once(':')?.1)).or_else(|| own(EVERY_MODEL))
+    }
+
+    /// The dearest of the prices of several models, of which a call may be of any.
+    ///
+    /// # Errors
+    /// The first of them for which none is set.
+    pub fn dearest_of<'a>(&self, models: impl IntoIterator<Item = &'a str>) -> Result<Price, &'a str> {
+        let mut prices = models.into_iter().map(|model| self.set_for(model).ok_or(model));
+        let dearest = prices.try_fold(None, |dearest: Option<Price>, price| {
+            let price = price?;
+            Ok(Some(dearest.map_or(price, |dearest| dearest.dearer(price))))
+        });
+        dearest.map(Option::unwrap_or_default)
     }
 }
 

@@ -12,6 +12,10 @@ const MOST: f64 = 1e15;
 /// The longest duration: 366 days, as for waits that servers ask for.
 const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 
+/// The least and the most money that a limit may allow: no window counts more.
+const LEAST_MONEY: f64 = 1e-6;
+const MOST_MONEY: f64 = 250_000.0;
+
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -32,7 +36,8 @@ pub(crate) const RATES: [(&str, Dimension, Duration); 10] = [
 ];
 
 /// A limit as people write it: `500rpm`, `10 rps`, `200k tpm`, `90 per 10s`, `200/10s`, `1M tokens per 1h`,
-/// `50 concurrent`. A dimension that is not built in is the user's own: `100 points per 1m`.
+/// `50 concurrent`. A dimension that is not built in is the user's own: `100 points per 1m`. One in money is
+/// `5.00 money per 24h`, `$5 per 24h` or `5 usd per 24h`, in the currency of the prices, whichever that is.
 ///
 /// ```
 /// use paceline_config::Limit;
@@ -49,7 +54,7 @@ pub enum Limit {
     Rate {
         /// What is counted.
         dimension: Dimension,
-        /// How many of it, more than 0.
+        /// How many of it, more than 0; of money in billionths of its currency.
         units: f64,
         /// The window, more than 0.
         window: Duration,
@@ -167,8 +172,17 @@ pub(crate) fn duration(text: &str) -> Option<Duration> {
 }
 
 fn parse_limit(text: &str) -> Option<Limit> {
-    let (number, rest) = leading_number(text.trim())?;
-    if number <= 0.0 {
+    let text = text.trim();
+    let of_sign = text.strip_prefix('$');
+    let (number, rest) = leading_number(of_sign.unwrap_or(text).trim_start())?;
+    if let Some((what, window)) = over_window(rest)
+        && is_money(of_sign.is_some(), what)
+    {
+        let is_sum = (LEAST_MONEY..=MOST_MONEY).contains(&number);
+        let units = (number * 1e9).round();
+        return is_sum.then_some(Limit::Rate { dimension: Dimension::Money, units, window: period(window)? });
+    }
+    if of_sign.is_some() || number <= 0.0 {
         return None;
     }
     if rest.eq_ignore_ascii_case("concurrent") {
@@ -178,13 +192,24 @@ fn parse_limit(text: &str) -> Option<Limit> {
     if let Some(limit) = Limit::keyed(rest, number) {
         return Some(limit);
     }
+    let (what, window) = over_window(rest)?;
+    Some(Limit::Rate { dimension: dimension(what)?, units: number, window: period(window)? })
+}
+
+/// What is counted, and over which window.
+fn over_window(rest: &str) -> Option<(&str, &str)> {
     let (what, window) = match rest.split_once('/') {
-        Some((what, window)) => (what.trim(), window),
+        Some(both) => both,
         None if rest.starts_with("per ") => ("", rest.strip_prefix("per ")?),
         None => rest.split_once(" per ")?,
     };
-    let window = period(window.trim())?;
-    Some(Limit::Rate { dimension: dimension(what.trim())?, units: number, window })
+    Some((what.trim(), window.trim()))
+}
+
+/// Whether a limit is one in money, by its sign or by the word after its number.
+fn is_money(has_sign: bool, what: &str) -> bool {
+    let is_word = || ["money", "usd"].iter().any(|word| word.eq_ignore_ascii_case(what));
+    if has_sign { what.is_empty() } else { is_word() }
 }
 
 /// The number at the start, with its `k`, `M` or `G`, and the trimmed rest. The letter belongs to the number when
@@ -265,6 +290,11 @@ mod tests {
             ("1.5M tokens/1h", rate(Tokens, 1.5e6, HOUR)),
             ("2G bytes per 1d", rate(Dimension::Bytes, 2e9, DAY)),
             ("100 points per 1m", rate(Dimension::Named("points".into()), 100.0, MINUTE)),
+            ("5.00 money per 24h", rate(Dimension::Money, 5e9, DAY)),
+            ("$5 per day", rate(Dimension::Money, 5e9, DAY)),
+            ("$ 0.5/1h", rate(Dimension::Money, 5e8, HOUR)),
+            ("$1k per 30d", rate(Dimension::Money, 1e12, 30 * DAY)),
+            ("2.50 USD per 1h", rate(Dimension::Money, 2.5e9, HOUR)),
             (" 50 concurrent ", Limit::Concurrent(50)),
             ("500 RPM", rate(Requests, 500.0, MINUTE)),
             ("200KTPM", rate(Tokens, 200_000.0, MINUTE)),
@@ -304,6 +334,13 @@ mod tests {
             "5rpm rpm",
             "5 per -1s",
             "99999999999 concurrent",
+            "$5",
+            "$5rpm",
+            "$5 concurrent",
+            "$5 tokens per 1h",
+            "$0 per 24h",
+            "0.0000001 money per 24h",
+            "250001 money per 24h",
         ] {
             assert!(text.parse::<Limit>().is_err(), "{text:?} was accepted");
         }

@@ -12,7 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderValue, Request, StatusCode};
-use paceline::{ConfigError, Cost, Limiter, LimiterState, PacerConfig, Quota, QuotaSnapshot, Timestamp, clock};
+use paceline::{
+    ConfigError, Cost, Dimension, Limiter, LimiterState, PacerConfig, Quota, QuotaSnapshot, Timestamp, clock,
+};
 use tokio::time::sleep;
 
 use self::contexts::Contexts;
@@ -84,7 +86,8 @@ impl Clients {
             let spaced = client.limits.as_ref().and_then(|pacer| pacer.limits.spacing());
             let spaced = spaced.map(|(quota, burst)| (quota.clone(), burst));
             let counted = client.limits.iter().flat_map(|pacer| &pacer.limits.quotas);
-            let counts_tokens = { counted }.any(|quota| quota.dimension.is_of_tokens());
+            let counts_tokens = counted.clone().any(|quota| quota.dimension.is_of_tokens());
+            let counts_money = { counted }.any(|quota| quota.dimension == Dimension::Money);
             let used = before.and_then(|client| client.limiter.clone().or_else(|| client.resting.clone()));
             let (limiter, resting) = match (used, client.limits.take()) {
                 (Some(used), Some(limits)) => {
@@ -114,6 +117,7 @@ impl Clients {
                 resting,
                 spaced,
                 counts_tokens,
+                counts_money,
                 models,
                 paths,
                 is_batch,
@@ -163,7 +167,8 @@ impl Clients {
         let Self::WithKeys(clients) = self else { return None };
         let now = clients.get(&before.shown).filter(|now| !Arc::ptr_eq(now, before))?;
         let rights = |client: &Client| {
-            (client.limiter.is_some(), client.counts_tokens, client.models.clone(), client.paths.clone())
+            let limits = (client.limiter.is_some(), client.counts_tokens, client.counts_money);
+            (limits, client.models.clone(), client.paths.clone())
         };
         (rights(now) != rights(before)).then(|| Arc::clone(now))
     }
@@ -308,8 +313,10 @@ pub struct Client {
     resting: Option<Limiter>,
     /// The limit under which its requests are spaced, and how many of them may leave at once.
     spaced: Option<(Quota, u64)>,
-    /// One of its limits counts tokens.
+    /// One of its limits counts tokens, or what they cost.
     counts_tokens: bool,
+    /// One of them is in money.
+    counts_money: bool,
     models: Vec<String>,
     paths: Vec<String>,
     is_batch: bool,
@@ -367,7 +374,7 @@ impl Client {
         self.limiter.is_some()
     }
 
-    /// Whether one of its limits counts tokens.
+    /// Whether one of its limits counts tokens, or what they cost.
     pub(crate) const fn counts_tokens(&self) -> bool {
         self.counts_tokens
     }

@@ -345,8 +345,8 @@ impl Gauges {
         for (client, quotas) in clients.with_limits() {
             for QuotaSnapshot { dimension, limit, remaining, window, .. } in quotas {
                 let labels = [client, dimension.as_str(), &seconds(window)];
-                self.of_client.with_label_values(&labels).set(limit as f64);
-                self.left_to_client.with_label_values(&labels).set(remaining as f64);
+                self.of_client.with_label_values(&labels).set(dimension.number(limit));
+                self.left_to_client.with_label_values(&labels).set(dimension.number(remaining));
             }
         }
     }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use http::Method;
 use paceline_http::Call;
-use paceline_providers::{models_in_path, models_of, names_models, path_before};
+use paceline_providers::{billed_model, models_in_path, models_of, names_models, path_before};
 
 use crate::headers::names_another_method;
 use crate::{form, query, unread};
@@ -46,10 +46,7 @@ pub(crate) fn check(own: &[String], call: &Call, is_read: bool) -> Result<(), St
     };
     let is_legible = is_read && in_body.is_some();
     let in_body = in_body.unwrap_or_default();
-    let in_query = query::parameters(&call.url).filter(|(name, _)| names_models(name));
-    let in_query: Vec<_> = in_query
-        .flat_map(|(_, value)| value.split(',').map(|model| model.trim().to_owned()).collect::<Vec<_>>())
-        .collect();
+    let in_query = in_query(call);
     let in_path: Vec<_> = models_in_path(&path).filter(|_| !only_reads).collect();
     let other = in_body.iter().chain(&in_query).map(String::as_str).find(|model| !may_name(model));
     let other = other.or_else(|| in_path.iter().copied().find(|part| !is_of_own(part)));
@@ -70,6 +67,23 @@ pub(crate) fn check(own: &[String], call: &Call, is_read: bool) -> Result<(), St
                 .to_owned(),
         ),
     }
+}
+
+/// The models by any of whose prices a call may be billed: all that its body and its query name, and that of its path; one
+/// without a name where it names none.
+pub(crate) fn billed(call: &Call) -> Vec<String> {
+    let in_body = models_of(&call.body).or_else(|| form::models_of(call)).unwrap_or_default();
+    let named = in_body.into_iter().chain(in_query(call)).chain(billed_model(None, &call.url).map(Cow::into_owned));
+    // Gemini's bodies name them as its paths do.
+    let named = named.map(|model| model.strip_prefix("models/").map(str::to_owned).unwrap_or(model));
+    let named: Vec<_> = named.collect();
+    if named.is_empty() { vec![String::new()] } else { named }
+}
+
+/// Those that the query names.
+fn in_query(call: &Call) -> Vec<String> {
+    let named = query::parameters(&call.url).filter(|(name, _)| names_models(name));
+    named.flat_map(|(_, value)| value.split(',').map(|model| model.trim().to_owned()).collect::<Vec<_>>()).collect()
 }
 
 /// Whether a server may read objects there.

@@ -128,7 +128,7 @@ impl Refusal {
 pub(crate) fn of_estimate(cost: &Cost, cause: &WaitCause) -> String {
     match cause {
         WaitCause::Quota { dimension, limit, .. } if cost.get(dimension) > *limit => {
-            let units = cost.get(dimension);
+            let units = dimension.amount(cost.get(dimension));
             format!(
                 " (it is estimated at {units} {dimension}, after what answers of this model reported, and so leaves once nothing else \
                  counts there)"

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use paceline::{Class, Cost, Dimension, Instant, Outcome, Permit};
+use paceline_config::Price;
 use paceline_http::Call;
 use paceline_providers::{Asked, SoFar, Untold, Usage};
 
@@ -23,8 +24,8 @@ pub(crate) struct Spent {
 /// What it takes of limits.
 struct OfLimits {
     permit: Permit,
-    /// The tokens that its prompt was expected to have.
-    prompt: u64,
+    /// The tokens that its prompt was expected to have, and what the call was to cost.
+    expected: [u64; 2],
     number: u64,
     /// The hash of the key of its client, in hexadecimal digits.
     key: Arc<str>,
@@ -53,6 +54,8 @@ pub(crate) struct SentTo {
     pub(crate) client: Arc<ClientSpending>,
     pub(crate) call: Arc<Call>,
     pub(crate) asked: Arc<Asked>,
+    /// What its tokens cost, where a limit of its client is in money.
+    pub(crate) price: Option<Price>,
 }
 
 /// A call that was answered.
@@ -68,8 +71,7 @@ impl Spent {
     pub(crate) fn new(permit: Permit, expected: &Cost, untold: Untold, key: Arc<str>, uses: Arc<Uses>) -> Self {
         let reserved = permit.request().cost;
         uses.waits(&key, permit.ticket());
-        let prompt = expected.get(&Dimension::InputTokens);
-        let of_limits = OfLimits { permit, prompt, number: uses.number(), key, uses };
+        let of_limits = OfLimits { permit, expected: expectation(expected), number: uses.number(), key, uses };
         Self { of_limits: Some(of_limits), call: Mutex::default(), reserved, untold }
     }
 
@@ -88,9 +90,10 @@ impl Spent {
         self.of_limits.as_ref()?.permit.request().arrival
     }
 
-    /// Whether its prompt has more tokens than was expected, where `now` is what is.
+    /// Whether its prompt has more tokens than was expected, or costs more, where `now` is what is.
     pub(crate) fn is_outgrown_by(&self, now: &Cost) -> bool {
-        self.of_limits.as_ref().is_some_and(|of_limits| now.get(&Dimension::InputTokens) > of_limits.prompt)
+        let more = |expected: [u64; 2]| expectation(now).into_iter().zip(expected).any(|(now, before)| now > before);
+        self.of_limits.as_ref().is_some_and(|of_limits| more(of_limits.expected))
     }
 
     /// The call leaves: from now on a kill does not forget it.
@@ -175,16 +178,25 @@ impl Spent {
 
 impl SentTo {
     /// Shows what counts of the call beyond what it told.
-    fn show_estimated(&self, counted: &Cost, told: &Usage) {
-        let part = |dimension, told: u64| counted.get(&dimension).saturating_sub(told);
-        let input_tokens = part(Dimension::InputTokens, told.prompt_tokens());
-        let output_tokens = part(Dimension::OutputTokens, told.output_tokens);
-        if input_tokens + output_tokens > 0 {
-            let usage = Usage { input_tokens, output_tokens, ..Usage::default() };
-            self.upstream.metrics().estimated(&self.scope, &usage);
-            self.client.seems_to_have_used(&usage, self.upstream.cost_of(&self.call.url, &self.asked, &usage));
+    fn show_estimated(&self, estimated: &Usage) {
+        if estimated.input_tokens + estimated.output_tokens > 0 {
+            self.upstream.metrics().estimated(&self.scope, estimated);
+            self.client.seems_to_have_used(estimated, self.upstream.cost_of(&self.call.url, &self.asked, estimated));
         }
     }
+}
+
+/// What of a call's expected cost grows while it waits: the tokens of its prompt, and its money.
+fn expectation(cost: &Cost) -> [u64; 2] {
+    [Dimension::InputTokens, Dimension::Money].map(|dimension| cost.get(&dimension))
+}
+
+/// The tokens that count beyond those that an answer told.
+fn estimated(counted: &Cost, told: &Usage) -> Usage {
+    let part = |dimension, told: u64| counted.get(&dimension).saturating_sub(told);
+    let input_tokens = part(Dimension::InputTokens, told.prompt_tokens());
+    let output_tokens = part(Dimension::OutputTokens, told.output_tokens);
+    Usage { input_tokens, output_tokens, ..Usage::default() }
 }
 
 impl Drop for Spent {
@@ -192,15 +204,21 @@ impl Drop for Spent {
         let given_up = self.lost(true);
         let Sent { to, answered, told, .. } = std::mem::take(&mut *self.call());
         // Whatever the server said: the limits of a client count what it asks for, and slow down for no failure.
-        let ended = match answered {
+        let mut ended = match answered {
             // It may have been done, and nothing tells what it cost.
             _ if given_up.is_some() => Some((Class::Abandoned, given_up)),
             Some(Answered { used, succeeded: true }) => Some((Class::Success, used)),
             Some(Answered { used, succeeded: false }) => Some((Class::Invalid, used)),
             None => None,
         };
-        if let (Some(to), Some((_, used))) = (to, &ended) {
-            to.show_estimated(used.as_ref().unwrap_or(&self.reserved), &told);
+        if let (Some(to), Some((_, used))) = (to, &mut ended) {
+            let estimated = estimated(used.as_ref().unwrap_or(&self.reserved), &told);
+            to.show_estimated(&estimated);
+            // What was told costs what it does exactly, with what came from a cache.
+            if let (Some(used), Some(price)) = (used, to.price) {
+                let money = price.of_usage(&told).and(price.of_usage(&estimated));
+                used.set(Dimension::Money, money.billionths());
+            }
         }
         let Some(OfLimits { permit, number, key, uses, .. }) = self.of_limits.take() else { return };
         let Some((class, usage)) = ended else {
@@ -219,7 +237,7 @@ impl Drop for Spent {
 /// What a call used beyond what it had reserved, if anything.
 fn beyond(reserved: &Cost, used: &Cost) -> Option<Cost> {
     let mut beyond = None;
-    for dimension in [Dimension::Tokens, Dimension::InputTokens, Dimension::OutputTokens] {
+    for dimension in [Dimension::Tokens, Dimension::InputTokens, Dimension::OutputTokens, Dimension::Money] {
         let more = used.get(&dimension).saturating_sub(reserved.get(&dimension));
         if more > 0 {
             beyond.get_or_insert(Cost::zero()).set(dimension, more);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use paceline::{Instant, QuotaSnapshot, ScopeSnapshot, ScopeState, Snapshot, Timestamp, clock, scope_json};
+use paceline::{Dimension, Instant, QuotaSnapshot, ScopeSnapshot, ScopeState, Snapshot, Timestamp, clock, scope_json};
 use paceline_core::{Explanation, Trouble};
 use serde_json::{Map, Value, json};
 
@@ -351,10 +351,14 @@ impl Look {
 /// What is left of the limits of a client.
 fn limits_json(limits: &[QuotaSnapshot]) -> Value {
     let limit = |quota: &QuotaSnapshot| {
+        let amount = |units: u64| match quota.dimension {
+            Dimension::Money => json!(quota.dimension.number(units)),
+            _ => json!(units),
+        };
         json!({
             "dimension": quota.dimension.as_str(),
-            "limit": quota.limit,
-            "remaining": quota.remaining,
+            "limit": amount(quota.limit),
+            "remaining": amount(quota.remaining),
             "window_s": quota.window.map(|window| window.as_secs_f64()),
         })
     };

@@ -31,7 +31,7 @@ pub(super) fn command(flags: &Flags, everywhere: &Everywhere) -> Result<Status, 
     let tls = flags.tls()?;
     let configured = flags.upstreams(everywhere)?;
     let state = state::check(flags.state.as_deref())?;
-    let mut lines = match clients {
+    let mut lines = match &clients {
         Clients::OfThisMachine => "clients: programs of this machine, without keys\n".to_owned(),
         Clients::Anyone => "clients: every program that reaches the address\n".to_owned(),
         clients @ Clients::WithKeys(_) => {
@@ -44,11 +44,13 @@ pub(super) fn command(flags: &Flags, everywhere: &Everywhere) -> Result<Status, 
         upstream.base_url.get_or_insert_with(|| OF_MOCK.to_owned());
         backends.push(Fresh::new(upstream, &Bounds::default(), None)?.backend());
     }
-    Gateway::new(backends, Bounds::default()).map_err(Failure::refused)?;
+    let gateway = Gateway::new(backends, Bounds::default()).map_err(Failure::refused)?;
+    gateway.replace_clients(clients);
     lines += &state
         .as_ref()
         .map_or("state: kept in no folder\n".to_owned(), |folder| format!("state: {}\n", folder.display()));
-    let amiss: String = flags.amiss(tls.as_ref()).into_iter().map(|what| what + "\n").collect();
+    let amiss = flags.amiss(tls.as_ref()).into_iter().chain(gateway.lacks_prices().map(str::to_owned));
+    let amiss: String = amiss.map(|what| what + "\n").collect();
     let amiss = amiss + &state.as_deref().map(full).unwrap_or_default() + &taken(flags)?;
     let all = if amiss.is_empty() { "all is well" } else { "all else is well" };
     let file = configured.file.map_or("no configuration file".to_owned(), |file| file.display().to_string());

@@ -254,8 +254,8 @@ impl Record {
         let mut counted = limits.iter().flat_map(|pacer| &pacer.limits.quotas).map(|quota| &quota.dimension);
         if let Some(other) = counted.find(|dimension| matches!(dimension, Dimension::Named(_))) {
             return Err(format!(
-                "{}: nothing counts {other} for a client: expected requests, tokens, bytes or calls in flight, such as 60rpm, \
-                 '1M tokens per 24h' or '5 concurrent'; money cannot be limited here",
+                "{}: nothing counts {other} for a client: expected requests, tokens, money, bytes or calls in flight, such as 60rpm, \
+                 '1M tokens per 24h', '5.00 money per 24h' (in the currency of the prices) or '5 concurrent'",
                 self.name
             ));
         }

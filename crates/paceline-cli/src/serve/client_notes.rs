@@ -14,8 +14,14 @@ use serde::{Deserialize, Serialize};
 use crate::files;
 
 /// What is noted of a call.
-const COUNTED: [Dimension; 5] =
-    [Dimension::Requests, Dimension::Tokens, Dimension::InputTokens, Dimension::OutputTokens, Dimension::Bytes];
+const COUNTED: [Dimension; 6] = [
+    Dimension::Requests,
+    Dimension::Tokens,
+    Dimension::InputTokens,
+    Dimension::OutputTokens,
+    Dimension::Bytes,
+    Dimension::Money,
+];
 
 /// A line.
 #[derive(Debug, Deserialize, Serialize)]

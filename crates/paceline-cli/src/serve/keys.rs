@@ -66,8 +66,9 @@ struct Place {
 struct AddArgs {
     /// Name of the client: letters, digits, '.', '_' and '-'
     name: String,
-    /// A limit of this client on requests, tokens or calls in flight, beside those of the upstreams: 60rpm, '1M tokens per 24h',
-    /// '5 concurrent'; may be repeated, or several with commas between them
+    /// A limit of this client on requests, tokens, money or calls in flight, beside those of the upstreams: 60rpm, '1M tokens per
+    /// 24h', '5.00 money per 24h' (at the prices of the configuration, in their currency), '5 concurrent'; may be repeated, or
+    /// several with commas between them
     #[arg(long, value_name = "LIMIT", value_delimiter = ',', value_parser = trimmed)]
     limit: Vec<String>,
     /// How many requests of this client may leave at once after idling, under its shortest limit on requests of at most 60 s; the
@@ -379,7 +380,7 @@ fn used(file: &KeyFile, place: &Place) -> BTreeMap<String, String> {
     let Some((folder, clients)) = folder.ok().zip(clients) else { return BTreeMap::new() };
     let Some(at) = client_usage::look(&folder, &clients) else { return BTreeMap::new() };
     let of = |quota: &QuotaSnapshot| {
-        let used = quota.used;
+        let used = quota.dimension.amount(quota.used);
         let limit = quota.window.map_or_else(String::new, |window| quota.dimension.per(quota.limit, window));
         format!("{used} of {limit}")
     };

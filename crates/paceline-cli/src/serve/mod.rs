@@ -126,7 +126,10 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
 /// gone.
 fn tell_who_may_call(gateway: &Gateway, address: SocketAddr, flags: &Flags) {
     match &*gateway.clients() {
-        clients @ Clients::WithKeys(_) => warn_of_limits_in_a_fleet(clients, gateway),
+        clients @ Clients::WithKeys(_) => {
+            warn_of_limits_in_a_fleet(clients, gateway);
+            warn_without_prices(gateway);
+        }
         Clients::OfThisMachine if let Some(folder) = &flags.state => tracing::warn!(
             "every program of this machine may call, without a key, and through a proxy here those of others: no keys of clients are \
              in {}; --require-client-keys does not begin so, and `paceline serve keys add NAME` makes a key",
@@ -140,6 +143,11 @@ fn tell_who_may_call(gateway: &Gateway, address: SocketAddr, flags: &Flags) {
             tracing::info!("every program that reaches {address} may call, without a key (--allow-anyone)")
         }
     }
+}
+
+/// Nothing passes then, and its clients must not be the first to learn why.
+fn warn_without_prices(gateway: &Gateway) {
+    gateway.lacks_prices().into_iter().for_each(|why| tracing::warn!("{why}"));
 }
 
 /// Each gateway counts by itself what a client has used: that of a fleet must not be learnt from a bill either.
@@ -224,6 +232,7 @@ fn admit_anew(
             usage.follow(&clients, &gateway.clients());
             gateway.replace_clients(clients);
             batches.keep_to(gateway.clients());
+            warn_without_prices(gateway);
         }
         Err(error) => tracing::warn!("the keys of clients were read again, and the former ones stay: {error}"),
     }

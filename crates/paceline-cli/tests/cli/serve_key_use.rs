@@ -1,5 +1,6 @@
 //! What clients have used of their limits, as those who run `paceline serve` see it.
 
+use std::fs::File;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
@@ -8,7 +9,7 @@ use serde_json::json;
 
 use crate::serve::{Gateway, send, serve};
 use crate::serve_keys::{keys, post_with, told};
-use crate::support::{Job, Reply, Server};
+use crate::support::{Job, Reply, Server, finish};
 
 #[test]
 fn what_a_client_has_used_is_listed_while_the_gateway_runs_and_after_it() {
@@ -102,4 +103,40 @@ fn a_key_that_used_more_than_its_limit_is_listed_with_all_that_it_used() {
     assert_eq!((status, gateway.ended()), (200, Some(0)));
     let listed = told(&mut keys(&job, &["list"]));
     assert!(listed.contains("used: 3000 of 1000 tokens per 1h"), "{listed}");
+}
+
+#[test]
+fn a_key_with_a_limit_in_money_is_listed_with_what_it_spent_over_a_kill_and_warned_of_without_prices() {
+    let usage = json!({"choices": [], "usage": {"prompt_tokens": 1000, "completion_tokens": 100}});
+    let (job, server) = (Job::new(0), Server::new(move |_| Reply::new(200, &usage)));
+    for limit in ["$5", "5 money", "$0 per 1h", "300k usd per 24h"] {
+        let (code, log) = finish(&mut keys(&job, &["add", "ci", "--limit", limit]));
+        assert!(code == 2 && log.contains(&format!("ci: {limit:?} is no limit: expected a number above 0")), "{log}");
+    }
+    let key = told(&mut keys(&job, &["add", "ci", "--limit", "$1 per 1h"]));
+    let flags = ["--state", "state"];
+    let unpriced = told(job.paceline().args(["serve", "check", "--base-url", &server.url()]).args(flags));
+    assert!(unpriced.contains("a key of a client has a limit in money, and no upstream has prices"), "{unpriced}");
+    drop(Gateway::logging(&mut serve(&job, &server, &flags), File::create(job.path("log")).expect("writable")));
+    assert!(job.text("log").contains("WARN a key of a client has a limit in money, and no upstream has prices"));
+    std::fs::write(job.path("prices.toml"), "[upstream.generic]\nprice = \"in=2,out=10\"\n").expect("writable");
+    let flags = ["--state", "state", "--config", "prices.toml"];
+    let priced = told(job.paceline().args(["serve", "check", "--base-url", &server.url()]).args(flags));
+    assert!(priced.contains("\nall is well: prices.toml"), "{priced}");
+    let send_to = |gateway: &Gateway| {
+        send(&format!("{}/generic/v1/chat/completions", gateway.url), |client, url| {
+            client.post(url).bearer_auth(&key).body(r#"{"max_tokens":100,"messages":[]}"#)
+        })
+    };
+    let mut gateway = Gateway::start(&mut serve(&job, &server, &flags));
+    assert_eq!(send_to(&gateway).0, 200);
+    gateway.child.kill().expect("it runs");
+    gateway.child.wait().expect("it ends");
+    let listed = told(&mut keys(&job, &["list"]));
+    assert!(listed.contains("limits: $1 per 1h") && listed.contains("used: 0.0030 of 1.00 money per 1h"), "{listed}");
+    let (code, log) = finish(&mut keys(&job, &["set", "ci", "--limit", "0.003 money per 1h"]));
+    assert!(code == 0 && log.contains("which means: 0.0030 money per 1h"), "{log}");
+    let gateway = Gateway::start(&mut serve(&job, &server, &flags));
+    let (status, text) = send_to(&gateway);
+    assert!(status == 429 && text.contains("0.0030 money per 1h (0.0030 of it is used)"), "{status}: {text}");
 }

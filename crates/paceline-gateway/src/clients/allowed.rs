@@ -143,13 +143,15 @@ impl Client {
             () => Ok(()),
         };
         read.map_err(|why| {
-            let message =
-                format!("{why}; the key {} has a limit on tokens or models, which count what is read here", self.name);
+            let message = format!(
+                "{why}; the key {} has a limit on tokens, money or models, which count what is read here",
+                self.name
+            );
             Refusal::new(StatusCode::FORBIDDEN, "client_key", message)
         })?;
         if self.counts_tokens && takes_model && (answers_later(&call.body) || query::asks_later(&call.url)) {
             return Err(self.may_not(
-                "has a limit on tokens, which an answer that another call fetches later does not tell: send the request without \
+                "has a limit on tokens or in money, which an answer that another call fetches later does not tell: send the request without \
                  `background` and `deferred`, or use another key",
             ));
         }
@@ -212,7 +214,7 @@ impl Client {
         ))
     }
 
-    fn may_not(&self, why: &str) -> Refusal {
+    pub(crate) fn may_not(&self, why: &str) -> Refusal {
         Refusal::new(StatusCode::FORBIDDEN, "client_key", format!("the key {} {why}", self.name))
     }
 }

@@ -18,6 +18,11 @@ use crate::spent::Spent;
 const SCOPE: &str = "client";
 
 impl Client {
+    /// Whether one of its limits is in money.
+    pub(crate) const fn counts_money(&self) -> bool {
+        self.counts_money
+    }
+
     /// Room under its own limits for a call that arrived then, once there is some; none where it has none.
     pub(crate) async fn room(
         &self,
@@ -106,11 +111,23 @@ impl Client {
         format!("the limit of this key, {}{}", dimension.per(limit, window), gap.unwrap_or_default())
     }
 
+    /// How much is used of a limit in money.
+    fn spent_of(&self, cause: &WaitCause) -> String {
+        let WaitCause::Quota { dimension: dimension @ Dimension::Money, limit, window } = cause else {
+            return String::new();
+        };
+        let mut quotas = self.limiter.iter().flat_map(|limiter| limiter.snapshot().account.quotas);
+        let is_it =
+            |quota: &QuotaSnapshot| (&quota.dimension, quota.limit, quota.window) == (dimension, *limit, Some(*window));
+        let used = quotas.find(is_it).map(|quota| dimension.amount(quota.used));
+        used.map(|used| format!(" ({used} of it is used)")).unwrap_or_default()
+    }
+
     fn too_long(&self, cost: &Cost, cause: &WaitCause, wait: Duration) -> Refusal {
         let (name, time, limit) = (&self.name, format_duration(wait), self.limit(cause));
-        let estimate = of_estimate(cost, cause);
+        let (spent, estimate) = (self.spent_of(cause), of_estimate(cost, cause));
         let message = format!(
-            "the key {name}: the request must wait {time} more for {limit}{estimate}, and its deadline is sooner; send it later, or \
+            "the key {name}: the request must wait {time} more for {limit}{spent}{estimate}, and its deadline is sooner; send it later, or \
              allow more time with the header x-paceline-deadline"
         );
         Refusal::new(StatusCode::TOO_MANY_REQUESTS, "wait_too_long", message).after(wait).for_limit(limit)
@@ -121,7 +138,7 @@ fn request(limiter: &Limiter, cost: &Cost, priority: i32) -> paceline::Request {
     paceline::Request { priority, ..paceline::Request::new(limiter.scope(SCOPE), cost.clone()) }
 }
 
-/// Whether a call waits for a limit on tokens, of which those under way may give some back.
+/// Whether a call waits for a limit on tokens or in money, of which those under way may give some back.
 const fn counts_tokens(cause: &WaitCause) -> bool {
     matches!(cause, WaitCause::Quota { dimension, .. } if dimension.is_of_tokens())
 }

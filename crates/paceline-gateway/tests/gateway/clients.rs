@@ -393,7 +393,7 @@ async fn work_that_no_limit_of_its_own_sees_is_refused_to_a_client_with_limits_o
         let (status, code, message) = told(request.send().await.unwrap()).await;
         assert_eq!(status, expected, "{key} {path}: {message}");
         let words = format!("the key {key} has limits, models or paths of its own, which batches");
-        let later = format!("the key {key} has a limit on tokens, which an answer that another call fetches later");
+        let later = format!("the key {key} has a limit on tokens or in money, which an answer that another call");
         assert!(status == 200 || code == "client_key", "{code}");
         let reads = format!("the key {key} has limits, models or paths of its own: it may read models, single answers");
         let all = [words, later, reads];

@@ -7,6 +7,7 @@ mod fallback;
 mod held_by_keys;
 mod key_bodies;
 mod key_counts;
+mod key_money;
 mod key_tokens;
 mod long_waits;
 mod operation;
