@@ -130,7 +130,7 @@ def test_a_file_names_its_fleet(server, account, tmp_path):
 
 def test_a_limiter_of_a_file_makes_no_call_beside_the_fleet_of_that(server, account, tmp_path):
     file = tmp_path / "paceline.toml"
-    file.write_text(f"[upstream.a]\nbase_url = 'http://a'\nrpm = 60\nfleet = '{server.url}'\n")
+    file.write_text(f"[upstream.a]\nbase_url = 'http://a'\nlimits = ['40 per 1s']\nfleet_lease = '3s'\nfleet = '{server.url}'\n")
     lim = Limiter.from_file(file)
 
     @lim
