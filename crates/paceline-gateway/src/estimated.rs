@@ -68,7 +68,7 @@ impl Estimated {
         }
         let named = client.map(|client| client.named(&call, &upstream.sending.dialect)).unwrap_or_default();
         let estimated = Self::of_call(upstream, call, unread);
-        estimated.of_client_now(upstream, client)?;
+        estimated.price(upstream, client)?;
         let untold = match client {
             Some(client) if !named.is_empty() => {
                 estimated.untold.with_context(&estimated.call.body, client.contexts.of(&named))
@@ -92,7 +92,7 @@ impl Estimated {
         let call = upstream.call(parts, path, body);
         let may = |client: &Client| client.may_call(upstream.name(), &call, &upstream.sending.dialect, true).is_ok();
         let estimated = client.is_none_or(may).then(|| Self::of_call(upstream, call, None))?;
-        estimated.of_client_now(upstream, client).ok().map(|_| estimated)
+        estimated.price(upstream, client).ok().map(|_| estimated)
     }
 
     fn of_call(upstream: &Backend, call: Call, unread: Option<u64>) -> Self {
@@ -112,10 +112,10 @@ impl Estimated {
     ///
     /// # Errors
     /// One of them is in money, and what the call costs cannot be told.
-    pub(crate) fn of_client_now(&self, upstream: &Backend, client: Option<&Client>) -> Result<Cost, Refusal> {
+    pub(crate) fn of_client_now(&self, upstream: &Backend, client: &Client) -> Result<Cost, Refusal> {
         let (dialect, ratio) = (&upstream.sending.dialect, upstream.ratios.of(&self.scope));
         let cost = dialect.charge_anew(&self.of_client, &self.call.body, &self.asked, &ratio);
-        let Some(price) = self.price(upstream, client)? else { return Ok(cost) };
+        let Some(price) = self.price(upstream, Some(client))? else { return Ok(cost) };
         Ok(cost.priced(price.of_tokens(dialect.dearest_input(&self.call.body))))
     }
 

@@ -254,7 +254,7 @@ impl<'a> Course<'a> {
         // The last call counts with what it used from now on; one that has not left gives back what it took, and keeps its turn.
         let arrival = self.spent.take().and_then(|spent| spent.arrival());
         let Some(client) = &self.known else { return Ok(()) };
-        let (cost, asked) = (call.of_client_now(upstream, Some(client))?, self.clock.now());
+        let (cost, asked) = (call.of_client_now(upstream, client)?, self.clock.now());
         // What bounds a wait holds no copy of it: each would be twice as large as what it bounds.
         let room = pin!(client.room((&cost, call.untold), arrival, self.record.priority, self.deadline - asked));
         let waits = self.client.waits_for_its_key();
@@ -349,7 +349,7 @@ impl<'a> Course<'a> {
     /// Answers that came while the call waited show that it may take more of its client's limits than it reserved there.
     fn has_outgrown(&self, upstream: &Backend, call: &Estimated) -> bool {
         let known = self.known.as_deref().filter(|client| client.counts_tokens());
-        let now = known.map(|client| call.of_client_now(upstream, Some(client)));
+        let now = known.map(|client| call.of_client_now(upstream, client));
         self.spent.as_ref().zip(now).is_some_and(|(spent, now)| now.map_or(true, |now| spent.is_outgrown_by(&now)))
     }
 
