@@ -126,6 +126,19 @@ pub(super) fn warn_of_jobs_settings(upstream: &Upstream) {
     }
 }
 
+/// A host names an upstream without regard to case, and so do variables: of two such names one would get the calls of both.
+fn refuse_same_but_for_case(names: &[&str]) -> Result<(), Failure> {
+    for (place, name) in names.iter().enumerate() {
+        if let Some(other) = names[..place].iter().find(|other| other.eq_ignore_ascii_case(name)) {
+            return Err(Failure::refused(format!(
+                "upstream.{name}: upstream.{other} is the same name but for the case of its letters, which a host such as \
+                 {name}.localhost does not tell apart; expected another name for one of them"
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// What is to be served.
 pub(super) struct Configured {
     pub(super) upstreams: Vec<Upstream>,
@@ -173,6 +186,7 @@ impl Flags {
                 OWN_ROUTES.join(", ")
             )));
         }
+        refuse_same_but_for_case(&names)?;
         let served = |found| -> Result<Upstream, Failure> {
             let upstream = upstream::checked(found)?;
             self.refuse_itself(&upstream)?;

@@ -84,6 +84,8 @@ fn what_it_cannot_serve_it_refuses_before_it_listens() {
     let config = "[upstream.a]\nbase_url = \"http://127.0.0.1:1\"\n[upstream.b]\nbase_url = \"http://127.0.0.1:2\"\n";
     std::fs::write(job.path("two.toml"), config).expect("writable");
     std::fs::write(job.path("v1.toml"), config.replace("upstream.a", "upstream.v1")).expect("writable");
+    let by_case = config.replace("upstream.a", "upstream.openai").replace("upstream.b", "upstream.OpenAI");
+    std::fs::write(job.path("case.toml"), by_case).expect("writable");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let taken = taken.local_addr().expect("it listens").to_string();
     for (flags, expected) in [
@@ -93,6 +95,10 @@ fn what_it_cannot_serve_it_refuses_before_it_listens() {
         (&["--config", "two.toml", "--max-retries", "1"], "set it in paceline.toml (retry.max_retries), or choose"),
         (&["--upstream", "openai"], "OPENAI_API_KEY is not set"),
         (&["--config", "v1.toml"], "upstream.v1: the gateway answers /v1 itself; expected another name than healthz"),
+        (
+            &["--config", "case.toml"],
+            "upstream.openai: upstream.OpenAI is the same name but for the case of its letters, which a host such as openai.localhost",
+        ),
         (
             &["--listen", "127.0.0.1:4747", "--base-url", "http://localhost:4747/generic"],
             "upstream generic: base_url = \"http://localhost:4747/generic\" (from flag --base-url) is this gateway itself",
