@@ -2,12 +2,14 @@
 
 mod queue;
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, IsTerminal as _, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 
 use indicatif::MultiProgress;
 use paceline::clock;
+use paceline_providers::secrets::hidden;
 use serde_json::{Value, json};
 use tracing::Level;
 use tracing_subscriber::EnvFilter;
@@ -69,6 +71,23 @@ pub(crate) fn tell(level: Level, message: &str) {
         _ => message.to_owned(),
     };
     print(&if is_json() { line(level, message, None) } else { text() });
+}
+
+/// Has a panic, which is a defect of the program, told without what looks like a key: its message may quote what was read.
+pub(crate) fn tell_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map_or_else(String::new, |place| format!(" at {place}"));
+        let trace = Some(Backtrace::capture()).filter(|trace| trace.status() == BacktraceStatus::Captured);
+        let trace = trace.map_or_else(String::new, |trace| format!("\n{trace}"));
+        let words = panic_words(panic.payload_as_str().unwrap_or("no message"), &place) + &trace;
+        let text = if is_json() { line(Level::ERROR, &words, None) } else { format!("error: {words}") };
+        // Not by the queue: its thread may be the one that panics.
+        let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
+    }));
+}
+
+fn panic_words(message: &str, place: &str) -> String {
+    printable_lines(&format!("this is a defect of paceline: it panicked{place}: {}", hidden(message)))
 }
 
 /// Prints the summary of a job on standard error: its text, or a line with its first sentence and all of it in `summary`.
@@ -180,6 +199,14 @@ impl Write for Queued {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_panic_tells_no_key() {
+        let message = "a header: {\"authorization\": \"Bearer sesame-1234\", \"x-api-key\": \"sesame\"}\u{1b}[31m";
+        let words = panic_words(message, " at src/x.rs:1:2");
+        assert!(words.starts_with("this is a defect of paceline: it panicked at src/x.rs:1:2: a header: "), "{words}");
+        assert!(!words.contains("sesame") && !words.contains('\u{1b}'), "{words}");
+    }
 
     #[test]
     fn no_text_of_others_turns_the_direction_of_a_line() {

@@ -41,6 +41,7 @@ use crate::exit::{Failure, Status};
 use crate::run::calls::signals;
 
 fn main() -> ExitCode {
+    logging::tell_panics();
     let cli = Cli::try_parse().unwrap_or_else(|mut error| {
         // That a mistyped flag could be passed as a value helps here with none.
         error.remove(ContextKind::Suggested);

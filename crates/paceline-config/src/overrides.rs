@@ -1,5 +1,6 @@
 //! The command line as a layer.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use super::error::Source;
@@ -8,7 +9,7 @@ use super::setting::Setting;
 use super::shapes::{HeaderSettings, Settings};
 
 /// The flags, as typed: the configuration reads the values, so that a flag takes what a file takes.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Overrides {
     /// `--config`: the file to read.
     pub config: Option<PathBuf>,
@@ -108,5 +109,21 @@ impl Overrides {
             deadline: flag("--deadline", &self.deadline),
             ..UpstreamSection::default()
         }
+    }
+}
+
+/// Without headers and addresses, which may hold a key or a password.
+impl fmt::Debug for Overrides {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { config, upstream, limits, rpm, tpm, concurrency, pace, .. } = self;
+        f.debug_struct("Overrides")
+            .field("config", config)
+            .field("upstream", upstream)
+            .field("limits", limits)
+            .field("rpm", rpm)
+            .field("tpm", tpm)
+            .field("concurrency", concurrency)
+            .field("pace", pace)
+            .finish_non_exhaustive()
     }
 }

@@ -1,5 +1,6 @@
 //! The rules of the whole: which layer wins, and what is refused with which message.
 
+mod debug_forms;
 mod documents;
 mod paces;
 mod rules;

@@ -1,11 +1,13 @@
 //! A call, and how it ended.
 
+use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderValue};
 use http::{Method, Request, Response};
 use paceline::{Class, NextAction, UnknownOutcome};
+use paceline_providers::secrets::hidden;
 use paceline_providers::{Reading, Usage};
 
 use crate::gateway::Steps;
@@ -13,7 +15,7 @@ use crate::memory::AnswerMemory;
 use crate::no_answer::NoAnswer;
 
 /// One HTTP request.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Call {
     /// Default: `GET`.
     pub method: Method,
@@ -90,6 +92,27 @@ impl Call {
     }
 }
 
+/// Without the values of its headers, which may be keys, and with the length of its body alone.
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { method, url, headers, body, within, retries, .. } = self;
+        f.debug_struct("Call")
+            .field("method", method)
+            .field("url", &without_query(url))
+            .field("headers", &headers.keys().collect::<Vec<_>>())
+            .field("body", &format_args!("{} bytes", body.len()))
+            .field("within", within)
+            .field("retries", retries)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An address without a name and a password, and without its query: a key may stand there.
+fn without_query(url: &str) -> String {
+    let end = url.find(['?', '#']).unwrap_or(url.len());
+    hidden(&url[..end]).into_owned()
+}
+
 impl<B: Into<Bytes>> From<Request<B>> for Call {
     fn from(request: Request<B>) -> Self {
         let (head, body) = request.into_parts();
@@ -136,5 +159,24 @@ pub fn is_unknown(answer: &Result<Response<Bytes>, NoAnswer>, reading: &Reading)
         ) => true,
         Err(_) => false,
         Ok(answer) => reading.leaves_unknown(answer.status().as_u16()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_debug_form_of_a_call_has_no_key_wherever_it_stands() {
+        let mut call = Call::post("https://me:SECRET@api.example.com/v1/x?key=SECRET", "SECRET".to_owned());
+        call.headers.insert("authorization", HeaderValue::from_static("Bearer SECRET"));
+        call.headers.insert("x-mine", HeaderValue::from_static("SECRET"));
+        call.idempotency_key = Some(HeaderValue::from_static("SECRET"));
+        for printed in [format!("{call:?}"), format!("{call:#?}")] {
+            assert!(
+                !printed.contains("SECRET") && printed.contains("x-mine") && printed.contains("6 bytes"),
+                "{printed}"
+            );
+        }
     }
 }

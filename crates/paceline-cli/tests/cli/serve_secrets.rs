@@ -7,7 +7,9 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 
+use http::Method;
 use rustix::process::Signal;
+use serde_json::{Value, json};
 
 use crate::serve::{Gateway, get, send};
 use crate::support::{Job, Reply, Server};
@@ -95,6 +97,11 @@ fn no_key_is_written_served_or_printed_at_any_level_of_the_log() {
     let mut gateway = Gateway::logging(&mut command, log);
     let mut got = http_1(&gateway, &theirs);
     got.extend(http_2(&gateway, &theirs));
+    for endpoint in ["/v1/200", "/v1/400"] {
+        got.extend(batch(&gateway, &theirs, endpoint));
+    }
+    got.extend(what_people_look_at(&gateway, &theirs));
+    got.extend(printed_by(&job, &gateway, &theirs));
     assert_eq!(get(&format!("{}/healthz", gateway.url)).0, 200);
     gateway.signal(Signal::HUP);
     gateway.signal(Signal::TERM);
@@ -221,6 +228,86 @@ fn http_1(gateway: &Gateway, theirs: &str) -> Vec<String> {
         format!("{theirs} /echo/v1/200 HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"),
     ] {
         got.push(raw(gateway, bytes.as_bytes()));
+    }
+    got
+}
+
+/// A request by reqwest, with the key of the client and keys that are marked.
+fn asked(gateway: &Gateway, theirs: &str, method: Method, path: &str, body: (&str, String)) -> String {
+    let (kind, body) = body;
+    let (status, text) = send(&format!("{}{path}", gateway.url), |client, url| {
+        let fields =
+            [("x-paceline-key", theirs), ("authorization", "Bearer MARKED-bearer"), ("cookie", "MARKED-cookie")];
+        let request = client.request(method, url).header("content-type", kind).body(body);
+        fields.into_iter().fold(request, |request, (name, value)| request.header(name, value))
+    });
+    assert_eq!(status, 200, "{path}: {text}");
+    text
+}
+
+/// All that a client gets of a batch whose calls get that path's status: its objects, its files, and the lists.
+fn batch(gateway: &Gateway, theirs: &str, endpoint: &str) -> Vec<String> {
+    let ask = |path: &str| asked(gateway, theirs, Method::GET, path, ("text/plain", String::new()));
+    let value = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
+    let body = json!({ "model": "m", "messages": [] });
+    let line = json!({ "custom_id": "a", "method": "POST", "url": endpoint, "body": body });
+    let part = |head: &str, body: &str| format!("--b\r\ncontent-disposition: form-data; name={head}\r\n\r\n{body}\r\n");
+    let form = part("purpose", "batch") + &part("file; filename=\"in.jsonl\"", &line.to_string()) + "--b--\r\n";
+    let mut got = vec![asked(gateway, theirs, Method::POST, "/v1/files", ("multipart/form-data; boundary=b", form))];
+    let order = json!({ "input_file_id": value(&got[0])["id"], "endpoint": endpoint, "completion_window": "24h" });
+    let order = ("application/json", order.to_string());
+    got.push(asked(gateway, theirs, Method::POST, "/v1/batches?upstream=echo", order));
+    let id = value(&got[1])["id"].as_str().expect("an id").to_owned();
+    let ended = loop {
+        let text = ask(&format!("/v1/batches/{id}"));
+        match value(&text)["status"].as_str() {
+            Some("completed") => break text,
+            Some("failed" | "expired" | "cancelled") => panic!("{text}"),
+            _ => std::thread::yield_now(),
+        }
+    };
+    let files = ["output_file_id", "error_file_id"].map(|which| value(&ended)[which].as_str().map(str::to_owned));
+    let files: Vec<_> = files.into_iter().flatten().map(|id| ask(&format!("/v1/files/{id}/content"))).collect();
+    assert!(files.iter().any(|text| text.contains("you sent ")), "what the upstream repeats is in them: {files:?}");
+    got.extend(files);
+    got.extend([ended, ask("/v1/batches"), ask("/v1/files")]);
+    got
+}
+
+/// The page and what it asks for; of the streams of events the first event.
+fn what_people_look_at(gateway: &Gateway, theirs: &str) -> Vec<String> {
+    let mut got: Vec<_> =
+        ["/", "/api/page/page.js", "/api/state", "/metrics", "/readyz", "/api/history?upstream=echo&scope="]
+            .map(|path| asked(gateway, theirs, Method::GET, path, ("text/plain", String::new())))
+            .into();
+    for path in ["/api/events", "/api/events?changes"] {
+        let mut stream = TcpStream::connect(gateway.url.trim_start_matches("http://")).expect("it listens");
+        let head = format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nx-paceline-key: {theirs}\r\n\r\n");
+        stream.write_all(head.as_bytes()).expect("it reads");
+        let (mut text, mut part) = (String::new(), vec![0; 64 << 10]);
+        while !text.rsplit_once("data: ").is_some_and(|(_, event)| event.contains("\n\n")) {
+            let len = stream.read(&mut part).expect("it tells");
+            assert!(len > 0, "{path} has ended: {text}");
+            text += &String::from_utf8_lossy(&part[..len]);
+        }
+        assert!(text.contains("\"decisions\":") && text.contains("\"batches\":"), "{text}");
+        got.push(text);
+    }
+    got
+}
+
+/// What commands print that look at the gateway or at its folder.
+fn printed_by(job: &Job, gateway: &Gateway, theirs: &str) -> Vec<String> {
+    let listen = ["--listen", "127.0.0.1:0", "--state", "state"];
+    let check = [&["serve", "check"][..], &listen].concat();
+    let top = ["top", &gateway.url, "--once", "--api-key-env", "THEIRS"];
+    let list = ["serve", "keys", "list", "--state", "state"];
+    let mut got = Vec::new();
+    for (args, is_in) in [(&top[..], "in the last minute"), (&list, "ci"), (&check, "echo")] {
+        let told = job.paceline().args(args).env("KEY", OURS).env("THEIRS", theirs).output().expect("the binary runs");
+        let text = [told.stdout, told.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+        assert!(text.contains(is_in), "{args:?}: {text}");
+        got.push(text);
     }
     got
 }

@@ -5,6 +5,7 @@ mod parts;
 mod shapes;
 mod spelling;
 
+use std::fmt;
 use std::ops::Range;
 
 use base64::Engine as _;
@@ -23,7 +24,7 @@ const SHORTEST: usize = 8;
 /// of `Basic ...` also what it encodes and the password in it. They are found as they are, with the escapes of JSON, also of
 /// JSON within JSON, with those of HTML, percent-encoded, in base64, and in UTF-16 and UTF-32, also where a key holds what looks
 /// like an escape, such as `%3D`: then with and without it. [`SECRET`] takes their place. Keys below 8 bytes are words, and stay.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Secrets {
     /// The longest first, so that a part does not spoil the whole.
     keys: Vec<Finder<'static>>,
@@ -118,6 +119,13 @@ impl Secrets {
     }
 }
 
+/// How many spellings there are, and none of them.
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Secrets").field("spellings", &self.keys.len()).finish_non_exhaustive()
+    }
+}
+
 /// A key where it stands letter by letter. A backslash before it is part of an escape.
 fn as_it_is(key: &Finder<'_>, text: &[u8]) -> Option<Range<usize>> {
     let at = key.find(text)?;
@@ -197,6 +205,16 @@ mod tests {
         let said = "no: correct horse battery";
         assert_eq!(removed("Bearer correct horse battery", said), "no: [key]", "also behind a scheme");
         assert_eq!(removed("correct horse battery", said), "no: [key]");
+    }
+
+    #[test]
+    fn its_debug_form_has_no_key_in_letters_or_numbers() {
+        let secrets = Secrets::of([&HeaderValue::from_static("Bearer sk-secret-of-mine")]);
+        for printed in [format!("{secrets:?}"), format!("{secrets:#?}")] {
+            let numbers = printed.split_whitespace().collect::<String>();
+            assert!(printed.contains("spellings: "), "{printed}");
+            assert!(!printed.contains("secret-of") && !numbers.contains("115,101,99"), "{printed}");
+        }
     }
 
     #[test]
