@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
+use crate::bounded::Bounded;
 use crate::serve::{Gateway, serve};
 use crate::support::{Arrival, Job, Reply, Server, line};
 
@@ -220,7 +221,7 @@ fn a_batch_outlives_two_kills_of_the_gateway() {
     for arrived in [15, 35] {
         server.wait_for(arrived);
         service.signal(Signal::KILL);
-        service.gateway.child.wait().expect("it ends");
+        service.gateway.child.ended();
         service = start();
     }
     let batch = service.until_status(&id, "completed");
@@ -242,7 +243,7 @@ fn a_signal_lets_calls_in_flight_be_answered_and_no_call_is_repeated() {
     let id = service.create(&input(ITEMS), "24h");
     server.wait_for(8);
     service.signal(Signal::TERM);
-    assert_eq!(service.gateway.child.wait().expect("it ends").code(), Some(0));
+    assert_eq!(service.gateway.child.ended().code(), Some(0));
     assert!(server.count() < ITEMS);
     let service = start();
     let batch = service.until_status(&id, "completed");
@@ -285,7 +286,7 @@ fn what_is_left_at_the_end_of_the_window_expires() {
     let id = service.create(&input(3), "24h");
     service.until(&id, |batch| batch["request_counts"]["completed"] == 1);
     service.signal(Signal::KILL);
-    service.gateway.child.wait().expect("it ends");
+    service.gateway.child.ended();
     let record = job.path(&format!("state/batches/jobs/{id}/record.json"));
     let mut batch: Value = serde_json::from_slice(&std::fs::read(&record).expect("a record")).expect("JSON");
     batch["expires_at"] = batch["created_at"].clone();
@@ -316,7 +317,7 @@ fn a_refused_key_holds_a_batch_until_it_is_mended_and_fails_none_of_it() {
     assert!(why.contains("refuses this account") && why.contains("restart the gateway"), "{why}");
     assert_eq!((batch["status"].as_str(), counts(&batch)), (Some("in_progress"), [Some(4), Some(0), Some(0)]));
     service.signal(Signal::TERM);
-    assert_eq!(service.gateway.child.wait().expect("it ends").code(), Some(0));
+    assert_eq!(service.gateway.child.ended().code(), Some(0));
     bad.store(false, Ordering::Relaxed);
     let service = Service::start(&job, &server, &[]);
     let batch = service.until_status(&id, "completed");

@@ -8,6 +8,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::batches::{Service, counts, ids, input, order};
+use crate::bounded::BoundedOutput;
 use crate::serve_keys::{keys, told};
 use crate::support::{Job, Reply, Server, finish, line};
 
@@ -235,7 +236,7 @@ fn a_batch_ends_with_a_former_key_that_ends_by_itself() {
     let [_, key] = all.add(["other", "ci"]);
     let batch = all.create(&key);
     server.wait_for(1);
-    let output = keys(&job, &["rotate", "ci", "--keep-old", "2s"]).output().expect("the binary runs");
+    let output = keys(&job, &["rotate", "ci", "--keep-old", "2s"]).ended_with_output();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("was asked for with the former key, and is cancelled if it has not ended by 20"), "{text}");
     let now = String::from_utf8(output.stdout).expect("text");

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use crate::bounded::{Bounded, BoundedOutput};
 use crate::support::{Job, Reply, Server, finish};
 
 #[test]
@@ -21,7 +22,7 @@ fn max_items_begins_so_many_and_finishes_those() {
     assert_eq!((&summary["succeeded"], &summary["stopped"]), (&3.into(), &"max_items".into()), "{log}");
     let waiting = |rows: &[serde_json::Value]| rows.iter().filter(|row| row["reason"] == "run_bound").count();
     assert_eq!(waiting(&job.lines("out.report.jsonl")), 7);
-    let items = job.paceline().args(["stats", "--items", "--json"]).output().expect("the binary runs");
+    let items = job.paceline().args(["stats", "--items", "--json"]).ended_with_output();
     let rows: Vec<_> =
         String::from_utf8_lossy(&items.stdout).lines().map(|row| serde_json::from_str(row).unwrap()).collect();
     assert_eq!(waiting(&rows), 7, "the journal remembers why");
@@ -114,8 +115,8 @@ fn an_interrupted_wait_ends_at_once_and_says_how_to_go_on() {
         server.wait_for(1);
         // The second run waits for an hour from its start; once its journal says so, it has nothing to do.
         wait_until_it_waits(&job);
-        let _ = Command::new("kill").args(["-TERM", &child.id().to_string()]).output();
-        let output = child.wait_with_output().expect("it ends");
+        drop(Command::new("kill").args(["-TERM", &child.id().to_string()]).ended_with_output());
+        let output = child.ended_with_output();
         let log = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(3), "{log}");
         let again = format!("{} run in.jsonl -o out.jsonl", env!("CARGO_BIN_EXE_paceline"));
@@ -135,7 +136,7 @@ fn start_with_log(command: &mut Command) -> std::process::Child {
 
 fn wait_until_it_waits(job: &Job) {
     loop {
-        let stats = job.paceline().args(["stats", "--json"]).output().expect("the binary runs");
+        let stats = job.paceline().args(["stats", "--json"]).ended_with_output();
         let stats: serde_json::Value = serde_json::from_slice(&stats.stdout).unwrap_or_default();
         if stats["stopped"].is_null() && stats["in_flight"] == 0 && stats["account"]["waiting"].as_u64() >= Some(1) {
             return;
@@ -165,13 +166,13 @@ fn who_interrupts_again_does_not_wait_for_a_long_report() {
     wait_until_it_waits(&job);
     // Until it ends: each is one too many, whatever it is doing.
     while child.try_wait().expect("a child").is_none() {
-        let _ = Command::new("kill").args(["-TERM", &child.id().to_string()]).output();
+        drop(Command::new("kill").args(["-TERM", &child.id().to_string()]).ended_with_output());
     }
-    assert_eq!(child.wait().expect("it ended").code(), Some(3));
+    assert_eq!(child.ended().code(), Some(3));
     assert!(!job.path("out.report.jsonl.new").exists());
     let rows = job.lines("out.report.jsonl").len();
     assert!(rows == 0 || rows == 19_999, "a part of {rows} rows");
-    let stats = job.paceline().args(["stats", "--items", "--json"]).output().expect("the binary runs");
+    let stats = job.paceline().args(["stats", "--items", "--json"]).ended_with_output();
     assert_eq!(stats.stdout.iter().filter(|byte| **byte == b'\n').count(), 19_999);
 }
 

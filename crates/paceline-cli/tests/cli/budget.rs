@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
+use crate::bounded::{Bounded, BoundedOutput};
 use crate::support::{Job, Reply, Server, finish, start};
 
 /// Tokens that the server has charged: an answer says 3 in and 2 out.
@@ -176,19 +177,19 @@ fn calls_that_a_kill_cut_off_count_with_what_they_reserved() {
         let mut child = start(job.run(&server).args(args));
         server.wait_for(calls);
         child.kill().expect("a child");
-        child.wait().expect("it ended");
+        child.ended();
     };
     // No answer has come yet, and no snapshot need have been written.
     run(2);
     run(4);
     let mut dry = job.paceline();
     dry.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &server.url(), "--dry-run"]).args(args);
-    let text = String::from_utf8(dry.output().expect("it runs").stdout).expect("text");
+    let text = String::from_utf8(dry.ended_with_output().stdout).expect("text");
     let expected = "2 calls left without a recorded answer; each counts with the tokens that it reserved";
     assert!(text.contains(expected) && text.contains("budget of the job, over all its runs: about 4"), "{text}");
     // What people are told of the job meanwhile is what the next run counts.
     let told = |args: &[&str]| {
-        let output = job.paceline().args(args).output().expect("the binary runs");
+        let output = job.paceline().args(args).ended_with_output();
         String::from_utf8(output.stdout).expect("text")
     };
     let spent = text.split("over all its runs: about ").nth(1).and_then(|rest| rest.lines().next()).expect("a sum");
@@ -201,7 +202,7 @@ fn calls_that_a_kill_cut_off_count_with_what_they_reserved() {
     );
     let stats: Value = serde_json::from_str(&told(&["stats", "out.jsonl", "--json"])).expect("JSON");
     assert_eq!((&stats["calls"], &stats["abandoned"], &stats["resends"]), (&json!(4), &json!(4), &json!(2)), "{stats}");
-    let planned: Value = serde_json::from_slice(&dry.arg("--json").output().expect("it runs").stdout).expect("JSON");
+    let planned: Value = serde_json::from_slice(&dry.arg("--json").ended_with_output().stdout).expect("JSON");
     assert_eq!(planned["budget"], stats["budget"], "what of it is estimated too");
     told(&["report", "out.jsonl", "--html", "page.html"]);
     let page = job.text("page.html");
@@ -233,18 +234,18 @@ fn a_kill_shows_in_the_counts_of_each_item() {
     let mut child = start(job.run(&server).args(["--concurrency", "1", "--pace", "fixed"]).args(budget));
     server.wait_for(2);
     let journal_knows = || {
-        let stats = job.paceline().args(["stats", "--json"]).output().expect("the binary runs");
+        let stats = job.paceline().args(["stats", "--json"]).ended_with_output();
         let stats: Value = serde_json::from_slice(&stats.stdout).unwrap_or_default();
         stats["succeeded"] == 1
     };
     while !journal_knows() {}
     child.kill().expect("a child");
-    child.wait().expect("it ended");
+    child.ended();
     let (code, log) = finish(&mut job.run(&server));
     assert_eq!((code, server.count()), (0, 4), "{log}");
     let summary = job.summary();
     assert_eq!([&summary["calls"], &summary["resends"], &summary["abandoned"]], [&4, &1, &1], "{log}");
-    let stats = job.paceline().args(["stats", "--items"]).output().expect("the binary runs");
+    let stats = job.paceline().args(["stats", "--items"]).ended_with_output();
     let stats = String::from_utf8_lossy(&stats.stdout);
     assert!(stats.contains("item-1") && !stats.contains("at its first call"), "{stats}");
     let rows = job.lines("out.report.jsonl");
@@ -295,7 +296,7 @@ fn a_dry_run_tells_the_money_and_what_can_never_start() {
     let dry = |args: &[&str]| {
         let mut command = job.paceline();
         command.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", "http://127.0.0.1:9", "--dry-run"]);
-        let output = command.args(args).output().expect("the binary runs");
+        let output = command.args(args).ended_with_output();
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).expect("text")
     };
@@ -371,7 +372,7 @@ fn stats_tell_the_budget_that_the_job_has() {
     let job = Job::new(4);
     assert_eq!(finish(job.run(&server).args(["--budget-cost", "1.00", "--price", "in=1000,out=1000"])).0, 0);
     let stats = |args: &[&str]| {
-        let output = job.paceline().args(["stats", "out.jsonl"]).args(args).output().expect("the binary runs");
+        let output = job.paceline().args(["stats", "out.jsonl"]).args(args).ended_with_output();
         String::from_utf8(output.stdout).expect("text")
     };
     let text = stats(&[]);

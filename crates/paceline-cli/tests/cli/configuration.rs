@@ -4,6 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
+use crate::bounded::BoundedOutput;
 use crate::support::{Job, Reply, Server, finish};
 
 /// A mount that is late, say: without the file there would be no limits.
@@ -32,7 +33,7 @@ fn check_without_an_upstream_checks_each_of_the_file() {
     };
     fs::write(job.path("paceline.toml"), file("60")).expect("writable");
     let check = |flags: &[&str]| {
-        let output = job.paceline().arg("check").args(flags).output().expect("it runs");
+        let output = job.paceline().arg("check").args(flags).ended_with_output();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (output.status.code(), text(&output.stdout), text(&output.stderr))
     };

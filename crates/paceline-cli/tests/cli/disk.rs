@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::bounded::BoundedOutput;
 use crate::support::{Arrival, Job, Reply, Server};
 
 /// What stands in the way of the answers, in KiB, on a disk of 8 MiB.
@@ -44,7 +45,7 @@ fn on_a_small_disk(job: &Job, flags: &str, script: &str, server: &Server) -> (Ou
     let mut command = Command::new("unshare");
     command.args(["-rm", "sh", "-c", &script]).current_dir(job.path("")).env_clear();
     command.env("HOME", job.path("")).env("PATH", std::env::var_os("PATH").unwrap_or_default());
-    let output = command.stdout(Stdio::null()).output().expect("unshare (util-linux) runs");
+    let output = command.stdout(Stdio::null()).ended_with_output();
     (output, job.lines("kept/out.jsonl"))
 }
 

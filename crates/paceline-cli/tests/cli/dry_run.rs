@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use crate::bounded::BoundedOutput;
 use crate::support::{Job, Reply, Server, finish};
 
 fn files(job: &Job) -> BTreeSet<String> {
@@ -15,7 +16,7 @@ fn dry_run(job: &Job, server: &Server, args: &[&str]) -> (Option<i32>, String, S
     let mut command = job.paceline();
     command.args(["run", "in.jsonl", "-o", "out.jsonl", "--upstream", "openai", "--base-url"]);
     command.args([&server.url(), "--dry-run"]).args(args);
-    let output = command.output().expect("the binary runs");
+    let output = command.ended_with_output();
     let text = |bytes| String::from_utf8(bytes).expect("text");
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
@@ -63,7 +64,7 @@ fn foretells_the_time_that_the_pacer_will_take() {
     let least = |args: &[&str]| {
         let mut command = job.paceline();
         command.args(["run", "in.jsonl", "-o", "out.jsonl", "--dry-run", "--json"]).args(args);
-        let output = command.output().expect("the binary runs");
+        let output = command.ended_with_output();
         let plan: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         plan["seconds"].as_f64()
     };
@@ -150,7 +151,7 @@ fn of_another_input_it_counts_what_the_run_would_send() {
     let pending = |more: &[&str]| {
         let mut command = job.paceline();
         command.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &server.url(), "--dry-run", "--json"]);
-        let output = command.args(more).output().expect("it runs");
+        let output = command.args(more).ended_with_output();
         let log = String::from_utf8_lossy(&output.stderr).into_owned();
         let plan: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         (output.status.code(), plan["pending"].as_u64(), log)
@@ -211,7 +212,7 @@ fn failed_items_and_answers_taken_over_are_counted_as_the_run_would() {
     let pending = |output: &str, more: &[&str]| {
         let mut command = job.paceline();
         command.args(["run", "in.jsonl", "-o", output, "--base-url", &server.url(), "--dry-run", "--json"]).args(more);
-        let output = command.output().expect("the binary runs");
+        let output = command.ended_with_output();
         let plan: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         plan["pending"].as_u64()
     };
@@ -243,7 +244,7 @@ fn a_budget_that_is_too_small_is_told() {
     ] {
         let mut command = job.paceline();
         command.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", "http://x.invalid", "--dry-run"]);
-        let output = command.args(budget).args(price).output().expect("it runs");
+        let output = command.args(budget).args(price).ended_with_output();
         let text = String::from_utf8(output.stdout).expect("text");
         assert!(text.contains(expected), "{text}");
         assert_eq!(text.contains("be too small"), !expected.is_empty(), "{text}");
@@ -266,7 +267,7 @@ fn a_budget_for_what_requests_do_not_tell_is_not_said_to_be_enough() {
             let mut command = job.paceline();
             command.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", "http://x.invalid", "--dry-run"]);
             let args = ["--budget-cost", "100", "--price", "in=1,out=1"];
-            String::from_utf8(command.args(args).args(more).output().expect("it runs").stdout).expect("text")
+            String::from_utf8(command.args(args).args(more).ended_with_output().stdout).expect("text")
         };
         let text = dry(&[]);
         let unknown = "it is not known whether this budget is enough for one call for each item";
@@ -287,7 +288,7 @@ fn a_tier_that_no_line_belongs_to_is_named() {
         std::fs::write(job.path("in.csv"), format!("url,metadata\n/a,{metadata}\n")).expect("writable");
         let mut command = job.paceline();
         command.args(["run", "in.csv", "-o", "out.jsonl", "--base-url", &server.url()]).args(args);
-        let output = command.output().expect("the binary runs");
+        let output = command.ended_with_output();
         let text = |bytes| String::from_utf8(bytes).expect("text");
         (text(output.stdout), text(output.stderr))
     };
@@ -348,7 +349,7 @@ fn a_cached_prompt_is_told_at_most_and_as_answers_so_far_cost() {
     let dry = |more: &[&str]| {
         let mut command = job.paceline();
         command.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &server.url(), "--dry-run"]);
-        let output = command.args(flags).args(more).output().expect("it runs");
+        let output = command.args(flags).args(more).ended_with_output();
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).expect("text")
     };

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
+use crate::bounded::BoundedOutput;
 use crate::support::{Arrival, Job, Reply, Server, finish};
 
 /// Short prompts in English, then long ones in Chinese, each with a bound of 5 tokens on its answer.
@@ -33,7 +34,7 @@ fn answering(times: u64) -> impl Fn(&Arrival) -> Reply + Send + Sync + 'static {
 fn dry(job: &Job, args: &[&str]) -> String {
     let mut command = job.paceline();
     command.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", "http://127.0.0.1:9", "--dry-run"]);
-    let output = command.args(args).output().expect("the binary runs");
+    let output = command.args(args).ended_with_output();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text")
 }
@@ -213,7 +214,7 @@ fn a_dry_run_says_which_bound_on_answers_a_budget_is_enough_for_and_what_overwri
         "--dry-run",
         "--overwrite",
     ]);
-    let output = command.args(args).output().expect("the binary runs");
+    let output = command.args(args).ended_with_output();
     let log = String::from_utf8_lossy(&output.stderr);
     assert!(
         log.contains("--overwrite would delete 4 results in ") && log.contains(", of 4 calls; budget: 0.00"),

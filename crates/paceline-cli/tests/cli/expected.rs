@@ -3,6 +3,7 @@
 use paceline_store::work::{NewItem, State};
 use serde_json::json;
 
+use crate::bounded::Bounded;
 use crate::support::{Job, Reply, Server, finish, start};
 use crate::tasks_run::{Store, ran};
 
@@ -231,7 +232,7 @@ fn a_kill_loses_and_doubles_no_refused_answer_that_is_recorded() {
     server.wait_until(|seen| seen.iter().any(|arrival| arrival.item == "item-3"));
     // Whatever moment it is, whole lines go before the journal's record of them.
     child.kill().expect("it runs");
-    child.wait().expect("it ended");
+    child.ended();
     let before = std::fs::read_to_string(job.path("out.refused.jsonl")).unwrap_or_default();
     let whole = &before[..before.rfind('\n').map_or(0, |end| end + 1)];
     let (code, log) = finish(job.run(&server).args(flags));

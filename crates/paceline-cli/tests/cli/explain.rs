@@ -5,6 +5,7 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
+use crate::bounded::BoundedOutput;
 use crate::support::{Job, finish};
 
 const THROTTLE: &str = "HTTP/1.1 429 Too Many Requests\r\nDate: Fri, 20 Nov 2026 12:00:00 GMT\r\nRetry-After: 2\r\n\
@@ -19,7 +20,7 @@ fn explain(job: &Job, args: &[&str], input: &str) -> (i32, String, String) {
     let mut child = command.spawn().expect("the binary runs");
     // A command that refuses its flags does not read: that is no failure here.
     let _ = child.stdin.take().expect("piped").write_all(input.as_bytes());
-    let output = child.wait_with_output().expect("it ends");
+    let output = child.ended_with_output();
     let text = |bytes| String::from_utf8(bytes).expect("text");
     (output.status.code().expect("an exit code"), text(output.stdout), text(output.stderr))
 }
@@ -131,8 +132,7 @@ fn an_upstream_reads_answers_by_its_own_headers() {
     std::fs::write(job.path("a.txt"), "HTTP/1.1 429\nX-Quota: 90\nX-Quota-Left: 0\nX-Come-Back-In: 900\n\n")
         .expect("writable");
     let explained = |provider: &str| -> Value {
-        let output =
-            job.paceline().args(["explain", "a.txt", "--json", "--provider", provider]).output().expect("runs");
+        let output = job.paceline().args(["explain", "a.txt", "--json", "--provider", provider]).ended_with_output();
         serde_json::from_slice(&output.stdout).expect("JSON")
     };
     let legacy = explained("legacy");

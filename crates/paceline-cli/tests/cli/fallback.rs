@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use serde_json::{Value, json};
 
+use crate::bounded::{Bounded, BoundedOutput};
 use crate::support::{Arrival, Job, Reply, Server, finish, line, start};
 use crate::tasks_run::until;
 
@@ -62,7 +63,7 @@ fn what_fails_with_the_server_gets_the_result_of_the_command_until_the_api_answe
     let flat = job.lines("out.flat.jsonl");
     assert_eq!(*of(&flat, "item-1"), json!({"custom_id": "item-1", "source": "fallback", "value": {"kind": "letter"}}));
     assert_eq!(*of(&flat, "item-0"), json!({"custom_id": "item-0", "value": "chat.completion"}));
-    let stats = job.paceline().args(["stats", "out.jsonl", "--json"]).output().expect("it runs");
+    let stats = job.paceline().args(["stats", "out.jsonl", "--json"]).ended_with_output();
     let stats: Value = serde_json::from_slice(&stats.stdout).expect("JSON");
     assert_eq!([&stats["succeeded"], &stats["fallback"], &stats["failed"]], [2, 1, 1].map(|it| json!(it)).each_ref());
 
@@ -198,11 +199,11 @@ fn an_interruption_kills_the_command_and_fails_the_item_and_a_kill_loses_nothing
     let mut child = begun(&mut with_fallback(&job, &server, &hangs));
     // A kill before that would leave a call whose outcome is unknown.
     until(|| {
-        let stats = job.paceline().args(["stats", "out.jsonl", "--json"]).output().expect("it runs");
+        let stats = job.paceline().args(["stats", "out.jsonl", "--json"]).ended_with_output();
         serde_json::from_slice::<Value>(&stats.stdout).is_ok_and(|stats| stats["calls"] == 2)
     });
     child.kill().expect("it runs");
-    child.wait().expect("it ends");
+    child.ended();
     assert!(job.lines("out.jsonl").is_empty() && job.lines("out.errors.jsonl").is_empty());
 
     assert_eq!(server.count(), 2);
@@ -212,7 +213,7 @@ fn an_interruption_kills_the_command_and_fails_the_item_and_a_kill_loses_nothing
     assert_eq!(server.count(), 3);
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
-    assert_eq!(child.wait().expect("it ends").code(), Some(1));
+    assert_eq!(child.ended().code(), Some(1));
     job.assert_adds_up(1);
     assert_eq!(
         [&job.summary()["failed"], &job.summary()["held"], &job.summary()["calls"]],

@@ -1,6 +1,6 @@
 //! Few file descriptors: no server is to blame for that, and no item pays for it.
 
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufReader, Read as _};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use crate::bounded::{Bounded, read_line, reading};
 use crate::support::{Job, Reply, Server, finish};
 
 /// The same command under limits on open files.
@@ -119,11 +120,11 @@ fn calls_that_find_no_descriptor_wait_and_count_as_none() {
     let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
     let mut log = String::new();
     while !log.contains("no free files or ports") {
-        assert!(stderr.read_line(&mut log).expect("text") > 0, "{log}");
+        assert!(read_line(&child, &mut stderr, &mut log) > 0, "{log}");
     }
     limit(pid, getrlimit(Resource::Nofile).maximum);
-    stderr.read_to_string(&mut log).expect("text");
-    assert_eq!(child.wait().expect("it ends").code(), Some(0), "{log}");
+    reading(&child, "its log", || stderr.read_to_string(&mut log)).expect("text");
+    assert_eq!(child.ended().code(), Some(0), "{log}");
     assert_eq!((server.count(), log.matches("no free files").count()), (30, 1), "{log}");
     assert!(!log.contains("next try in"), "{log}");
     assert_eq!(job.summary()["calls"], 30);

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::bounded::BoundedOutput;
 use crate::support::{Job, Reply, Server, finish};
 
 #[test]
@@ -38,7 +39,7 @@ fn check_shows_what_is_set_for_a_fleet_without_its_password() {
                 weight = 3\nalone_share = '2 of 10rpm'\n";
     std::fs::write(job.path("paceline.toml"), file).expect("writable");
     let shown = |flags: &[&str]| {
-        let output = job.paceline().arg("check").args(flags).output().expect("it runs");
+        let output = job.paceline().arg("check").args(flags).ended_with_output();
         String::from_utf8(output.stdout).expect("text")
     };
     let text = shown(&[]);

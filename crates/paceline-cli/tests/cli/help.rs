@@ -1,10 +1,10 @@
 //! The words of the interface, which scripts rely on.
 
+use crate::bounded::BoundedOutput;
 use crate::support::{Job, finish};
 
 fn help(command: &[&str]) -> String {
-    let output =
-        Job::new(0).paceline().args(command).arg("--help").env("COLUMNS", "120").output().expect("the binary runs");
+    let output = Job::new(0).paceline().args(command).arg("--help").env("COLUMNS", "120").ended_with_output();
     String::from_utf8(output.stdout).expect("text")
 }
 

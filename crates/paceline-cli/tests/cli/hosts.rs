@@ -7,6 +7,7 @@ use std::time::Duration;
 use paceline_store::work::{NewItem, State};
 use serde_json::json;
 
+use crate::bounded::BoundedOutput;
 use crate::support::{Arrival, Job, Reply, Server, finish};
 use crate::tasks_run::{Store, ran};
 
@@ -44,7 +45,7 @@ fn a_tier_over_many_hosts_divides_them_too() {
     let flags = ["--scope", "host", "--max-wait", "1m", "--concurrency", "1"];
     let mut dry = job.paceline();
     dry.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &other.url(), "--dry-run"]);
-    let dry = dry.args(flags).output().expect("it runs");
+    let dry = dry.args(flags).ended_with_output();
     let [busy_host, other_host] = [&busy, &other].map(|server| server.url().replace("http://", ""));
     let told = String::from_utf8_lossy(&dry.stdout).into_owned();
     assert!(told.contains(&format!("tier label=slow at {busy_host}: 10 items")), "{told}");
@@ -326,7 +327,7 @@ fn a_host_that_was_given_up_gets_no_call_later_in_the_run() {
         format!("stopping: no call of {host} succeeded for 300ms (--max-wait), and nothing else is left to send");
     assert!(log.contains(&told), "the other host succeeded meanwhile: {log}");
     let stats = |more: &[&str]| {
-        let told = job.paceline().arg("stats").args(more).output().expect("it runs").stdout;
+        let told = job.paceline().arg("stats").args(more).ended_with_output().stdout;
         String::from_utf8_lossy(&told).into_owned()
     };
     let given_up = "given up in the last run, for no call succeeded (--max-wait); the same command tries it again";
@@ -373,7 +374,7 @@ fn of_items_that_failed_those_are_sent_again_that_are_named() {
     let host = gone.url().replace("http://", "");
     let dry = |more: &[&str]| {
         let words = ["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &gone.url(), "--dry-run", "--retry-failed"];
-        let dry = job.paceline().args(words).args(flags).args(more).output().expect("it runs");
+        let dry = job.paceline().args(words).args(flags).args(more).ended_with_output();
         String::from_utf8_lossy(&[dry.stdout, dry.stderr].concat()).into_owned()
     };
     for (more, told) in [
@@ -407,7 +408,7 @@ fn a_tier_of_one_host_behind_one_of_all_hosts_is_told_to_stand_first_and_hosts_a
     let told = "tier / stands before tier host=127.0.0.1 and takes its lines, so the limits there do not act: put tier host=127.0.0.1 first";
     assert!(log.contains(told), "{log}");
     let shown = || {
-        let stats = job.paceline().args(["stats", "--by-host", "--json"]).output().expect("it runs");
+        let stats = job.paceline().args(["stats", "--by-host", "--json"]).ended_with_output();
         let host: serde_json::Value = serde_json::from_slice(&stats.stdout).expect("one line");
         host["host"].as_str().expect("a text").to_owned()
     };

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use crate::bounded::BoundedOutput;
 use crate::hosts::pages;
 use crate::support::{Job, Reply, Server, finish};
 
@@ -195,7 +196,7 @@ fn pages_of_a_host_that_has_moved_are_sent_to_the_new_one() {
     let host = |server: &Server| server.url().replace("http://", "");
     // The host that failed names them, and so does the one that their lines name now.
     for named in [&old, &new] {
-        let dry = command(&["--retry-failed", "--only-host", &host(named), "--dry-run"]).output().expect("it runs");
+        let dry = command(&["--retry-failed", "--only-host", &host(named), "--dry-run"]).ended_with_output();
         let text = String::from_utf8_lossy(&dry.stdout);
         assert!(text.contains("30 of 30 items that failed are sent again: 30 with status 301"), "{text}");
     }
@@ -248,7 +249,7 @@ fn a_run_for_some_hosts_leaves_the_others_as_they_are() {
     let flags = ["--scope", "host", "--only-host", &host];
     let mut dry = job.paceline();
     dry.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &one.url(), "--dry-run"]);
-    let dry = dry.args(flags).output().expect("it runs");
+    let dry = dry.args(flags).ended_with_output();
     let text = String::from_utf8_lossy(&dry.stdout);
     assert!(text.contains("in.jsonl: 20 items, 0 ended, 10 to do, 10 of other hosts\n"), "{text}");
     let (code, log) = finish(job.run(&one).args(flags));
@@ -328,7 +329,7 @@ fn failures_without_a_status_are_named_by_their_codes() {
     let again = |kinds: &'static str| [&flags[..], &["--retry-failed", "--only-status", kinds]].concat();
     let mut dry = job.paceline();
     dry.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &hangs.url(), "--dry-run"]);
-    let dry = dry.args(again("timeout,404")).output().expect("it runs");
+    let dry = dry.args(again("timeout,404")).ended_with_output();
     let text = String::from_utf8_lossy(&dry.stdout);
     assert!(text.contains("4 of 4 items that failed are sent again: 2 with timeout, 2 with status 404"), "{text}");
     let mut mistyped = job.paceline();

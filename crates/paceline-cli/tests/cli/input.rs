@@ -8,6 +8,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::json;
 
+use crate::bounded::{Bounded, BoundedOutput};
 use crate::support::{Job, Reply, Server, finish, line, start};
 
 #[test]
@@ -113,14 +114,14 @@ fn a_summary_that_could_not_be_written_is_no_success_and_is_told_by_the_same_com
             let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
             command.arg("--json").stdout(full.expect("a device that is always full"));
         }
-        let ended = command.stderr(Stdio::piped()).output().expect("runs");
+        let ended = command.stderr(Stdio::piped()).ended_with_output();
         let log = String::from_utf8_lossy(&ended.stderr);
         assert!(ended.status.code() == Some(3) && log.contains("No space left on device"), "{log}");
     }
     // A reader who has read enough of it knows that.
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
-    assert_eq!(job.run(&server).arg("--json").stdout(writer).status().expect("runs").code(), Some(0));
+    assert_eq!(job.run(&server).arg("--json").stdout(writer).ended().code(), Some(0));
     assert_eq!(server.count(), 3);
 }
 
@@ -188,7 +189,7 @@ fn standard_input_is_kept_so_that_the_job_can_go_on() {
         let mut stdin = child.stdin.take().expect("piped");
         stdin.write_all(text.as_bytes()).expect("it reads");
         drop(stdin);
-        child.wait().expect("it ends").code()
+        child.ended().code()
     };
     let text = [line("a"), line("b")].join("\n");
     assert_eq!(run(&text), Some(0));
@@ -225,7 +226,7 @@ fn compressed_input_is_unpacked_once_and_goes_on_after_a_kill() {
     let mut child = start(&mut run());
     server.wait_for(5);
     child.kill().expect("it runs");
-    child.wait().expect("it ends");
+    child.ended();
     assert_eq!(std::fs::read(job.path("out.input")).expect("a copy"), plain);
 
     // Its time of change says nothing.

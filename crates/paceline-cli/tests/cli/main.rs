@@ -7,6 +7,7 @@ mod bad_lines;
 #[cfg(unix)]
 mod batches;
 mod batches_again;
+mod bounded;
 mod bounds;
 mod budget;
 mod changed_input;

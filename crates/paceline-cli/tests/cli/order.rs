@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::bounded::Bounded;
 use crate::support::{Arrival, Job, Reply, Server, finish, start};
 
 const ITEMS: usize = 40;
@@ -42,7 +43,7 @@ fn one_at_a_time_goes_on_in_the_order_of_the_input_after_a_kill() {
         let mut child = start(&mut run());
         server.wait_for(1 + round);
         child.kill().expect("it runs");
-        child.wait().expect("it ends");
+        child.ended();
         let before = server.count();
         let (code, log) = finish(&mut run());
         assert_eq!(code, 0, "{log}");
@@ -66,7 +67,7 @@ fn what_is_due_again_leaves_before_what_is_new() {
     let mut child = start(job.run(&server).args(["--limit", "60 per 1s"]));
     server.wait_until(|seen| seen.iter().any(|arrival| arrival.before == 1));
     child.kill().expect("it runs");
-    child.wait().expect("it ends");
+    child.ended();
     // One quarter of the thousand had to leave first.
     assert!(server.count() < 200, "{}", server.count());
 }
@@ -90,12 +91,12 @@ fn several_at_a_time_go_on_in_the_order_of_the_input_also_after_a_kill() {
     let mut child = run();
     server.wait_for(ITEMS / 2);
     child.kill().expect("it runs");
-    child.wait().expect("it ends");
+    child.ended();
     let before = server.count();
     let mut child = run();
     server.wait_until(|seen| all_arrived(&seen[before..]));
     child.kill().expect("it runs");
-    child.wait().expect("it ends");
+    child.ended();
     let arrivals = server.arrivals();
     // Which of the first arrives first is up to the network; behind them one call leaves when the one before it has ended.
     let behind = |seen: &[Arrival]| seen.iter().filter(|arrival| number(arrival) >= STUCK).cloned().collect::<Vec<_>>();

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::bounded::BoundedOutput;
 use crate::support::{Job, finish};
 
 #[test]
@@ -29,7 +30,7 @@ fn plan_adds_up_the_worst_case() {
 }
 
 fn stdout_of(job: &Job, line: &str) -> String {
-    let output = job.paceline().args(line.split(' ')).output().expect("the binary runs");
+    let output = job.paceline().args(line.split(' ')).ended_with_output();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text")
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::bounded::BoundedOutput;
 use crate::support::{Job, Reply, Server, finish};
 
 /// A zero too many in `cached=`: the runs before cost ten times what they counted as.
@@ -71,7 +72,7 @@ fn a_total_alone_counts_as_estimated_and_rather_too_dear() {
     assert!(estimated > 0.9 * used && estimated < used, "{estimated} of {used}");
     assert_eq!(log.matches("an answer tells a total of tokens alone: ").count(), 1, "{log}");
     assert!(log.contains(" of it is estimated, for calls that told a total of tokens alone\n"), "{log}");
-    let stats = job.paceline().args(["stats", "out.jsonl", "--json"]).output().expect("it runs").stdout;
+    let stats = job.paceline().args(["stats", "out.jsonl", "--json"]).ended_with_output().stdout;
     let stats: Value = serde_json::from_slice(&stats).expect("JSON");
     assert_eq!(&stats["budget"]["cost"], cost, "a later run counts the same");
 }
@@ -100,7 +101,7 @@ fn what_one_upstream_was_paid_stays_so_when_the_job_goes_on_at_another() {
     for words in [&log, &dry] {
         assert!(!words.contains("prices changed") && !words.contains("price_of_other"), "{words}");
     }
-    let stats = job.paceline().args(["stats", "out.jsonl"]).output().expect("it runs").stdout;
+    let stats = job.paceline().args(["stats", "out.jsonl"]).ended_with_output().stdout;
     assert!(String::from_utf8_lossy(&stats).contains("0.0100"), "{stats:?}");
     // Where the file has the first one no more, its last price holds.
     let (_, cheap) = table.split_once("in=4,out=4'\n").expect("two");
@@ -356,7 +357,7 @@ fn ten_of_forty(server: &Server, line: impl Fn(usize) -> String) -> Job {
 fn dry_run(job: &Job, server: &Server, more: &[&str]) -> String {
     let mut dry = job.paceline();
     dry.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &server.url(), "--dry-run"]).args(more);
-    String::from_utf8(dry.output().expect("it runs").stdout).expect("text")
+    String::from_utf8(dry.ended_with_output().stdout).expect("text")
 }
 
 /// What a dry run says to be enough has to be enough for the models that answer, too.
@@ -452,7 +453,7 @@ fn a_price_is_that_of_the_model_in_the_path_where_the_body_names_none() {
         let prices = format!("[upstream.generic.price]\n\"{model}\" = \"in=2.5,out=10\"\n\"*\" = \"in=0.1,out=0.1\"\n");
         std::fs::write(job.path("paceline.toml"), prices).expect("writable");
         let plan = ["run", "in.jsonl", "-o", "out.jsonl", "--dry-run", "--json", "--budget-cost", "0.02"];
-        let planned = job.paceline().args(plan).args(["--base-url", &server.url()]).output().expect("it runs");
+        let planned = job.paceline().args(plan).args(["--base-url", &server.url()]).ended_with_output();
         let told = String::from_utf8_lossy(&planned.stderr);
         let planned: Value = serde_json::from_slice(&planned.stdout).unwrap_or_else(|error| panic!("{error}: {told}"));
         assert!(planned["cost"].as_f64().is_some_and(|cost| cost > 0.000_06), "{planned}");

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::bounded::{Bounded, BoundedOutput};
 use crate::support::{Arrival, Job, Reply, Server, finish, line, start};
 
 const CONCURRENCY: usize = 8;
@@ -26,7 +27,7 @@ fn killed_at_any_moment_it_goes_on() {
         let mut child = start(&mut run());
         server.wait_for((*more).max(server.count() + 1 + 7 * killed));
         child.kill().expect("it runs");
-        child.wait().expect("it ends");
+        child.ended();
     }
     let (code, log) = finish(&mut run());
     assert_eq!(code, 0, "{log}");
@@ -57,9 +58,9 @@ fn a_kill_loses_no_call_that_a_budget_counts() {
     let mut child = start(&mut run());
     server.wait_for(20);
     child.kill().expect("it runs");
-    child.wait().expect("it ends");
+    child.ended();
     let stats = |key: &str| {
-        let stats = job.paceline().args(["stats", "--json", "out.jsonl"]).output().expect("it runs");
+        let stats = job.paceline().args(["stats", "--json", "out.jsonl"]).ended_with_output();
         serde_json::from_slice::<Value>(&stats.stdout).expect("JSON")[key].clone()
     };
     assert_eq!(stats("calls_at_least"), true, "what is noted is counted by the next run");
@@ -86,7 +87,7 @@ fn a_first_interruption_waits_for_the_calls_and_a_second_one_gives_them_up() {
     let mut child = start(&mut run());
     server.wait_for(3);
     interrupt_until_it_ends(&mut child);
-    assert_eq!(child.wait().expect("it ended").code(), Some(3));
+    assert_eq!(child.ended().code(), Some(3));
     let summary = job.summary();
     assert_eq!((summary["abandoned"].as_u64(), summary["deferred"].as_u64()), (Some(3), Some(12)));
     let rows = job.lines("out.report.jsonl");
@@ -111,7 +112,7 @@ fn an_interruption_before_the_first_call_sends_nothing_and_leaves_nothing() {
         std::thread::yield_now();
     }
     interrupt(child.id());
-    let ended = child.wait_with_output().expect("it ends");
+    let ended = child.ended_with_output();
     drop(stdin);
     let text = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert_eq!((ended.status.code(), server.count()), (Some(3), 0), "{text}");
@@ -133,11 +134,11 @@ fn two_runs_of_one_job_are_not_possible() {
     let (code, log) = finish(&mut job.run(&server));
     assert_eq!((code, server.count()), (2, 2), "{log}");
     assert!(log.contains("out.jsonl is in use by another process"), "{log}");
-    let stats = job.paceline().args(["stats", "out.jsonl", "--json"]).output().expect("it runs");
+    let stats = job.paceline().args(["stats", "out.jsonl", "--json"]).ended_with_output();
     let stats: serde_json::Value = serde_json::from_slice(&stats.stdout).expect("JSON");
     assert_eq!(stats["running"], true, "the first one works on");
     first.kill().expect("it runs");
-    first.wait().expect("it ends");
+    first.ended();
 }
 
 #[test]
@@ -150,7 +151,7 @@ fn a_journal_that_is_removed_under_way_ends_the_run_at_once() {
     let first = job.run(&server).args(["--timeout", "10s"]).stderr(Stdio::piped()).spawn().expect("the binary runs");
     server.wait_for(2);
     std::fs::remove_file(job.path("out.journal")).expect("the journal");
-    let ended = first.wait_with_output().expect("it ends");
+    let ended = first.ended_with_output();
     let log = String::from_utf8_lossy(&ended.stderr);
     assert_eq!((ended.status.code(), server.count()), (Some(3), 2), "{log}");
     assert!(log.contains("out.journal was removed or replaced while this run wrote it"), "{log}");
@@ -182,7 +183,7 @@ fn a_run_whose_results_are_replaced_ends_with_its_summary_and_shows_none_before(
     assert!(!job.path("summary.json").exists(), "a run that has begun shows none of an earlier one");
     std::fs::rename(job.path("out.jsonl"), job.path("elsewhere.jsonl")).expect("it is there");
     std::fs::write(job.path("in.jsonl"), "").expect("writable");
-    let ended = run.wait_with_output().expect("it ends");
+    let ended = run.ended_with_output();
     let log = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(3), "{log}");
     let printed: Value = serde_json::from_slice(&ended.stdout).expect("JSON");
@@ -218,7 +219,7 @@ fn a_killed_run_goes_on_at_the_rate_that_it_had_learnt() {
         command
     };
     let belief = || {
-        let stats = job.paceline().args(["stats", "--json"]).output().expect("the binary runs");
+        let stats = job.paceline().args(["stats", "--json"]).ended_with_output();
         let stats: Value = serde_json::from_slice(&stats.stdout).expect("JSON");
         let belief = &stats["scopes"][0]["belief"];
         (belief["rate"].as_f64().unwrap_or_default(), belief["trend"].as_str().unwrap_or_default().to_owned())
@@ -230,7 +231,7 @@ fn a_killed_run_goes_on_at_the_rate_that_it_had_learnt() {
         std::thread::yield_now();
     }
     child.kill().expect("it runs");
-    child.wait().expect("it ends");
+    child.ended();
     let (learnt, _) = belief();
     assert!(learnt > 4.0, "{learnt}");
     let (code, log) = finish(run(&server).args(["--max-items", "1"]));
@@ -248,7 +249,7 @@ fn line_number(arrival: &Arrival) -> usize {
 
 pub(crate) fn interrupt(pid: u32) {
     // The process may have ended meanwhile.
-    let _ = Command::new("kill").args(["-TERM", &pid.to_string()]).output();
+    drop(Command::new("kill").args(["-TERM", &pid.to_string()]).ended_with_output());
 }
 
 /// Signals that arrive before the first one was heard are one signal, so the second is sent until it acts.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::bounded::BoundedOutput;
 use crate::support::{Job, Reply, Server, finish, line};
 
 const ITEMS: usize = 40;
@@ -229,7 +230,7 @@ fn a_pipe_may_be_repaired_or_left_out() {
         let mut child =
             command.stdin(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().expect("it runs");
         std::io::Write::write_all(&mut child.stdin.take().expect("piped"), text.as_bytes()).expect("read");
-        let output = child.wait_with_output().expect("it ends");
+        let output = child.ended_with_output();
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let wrong = line("a").replace("\"m\"", "\"gtp-4o\"");

@@ -1,12 +1,13 @@
 //! `paceline serve`: how it begins, what it keeps over restarts, and how it ends.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::BufReader;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::bounded::{Bounded, read_line};
 use crate::support::{Job, Reply, Server, finish};
 
 /// A gateway at work, killed with the value.
@@ -27,7 +28,7 @@ impl Gateway {
         let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().expect("the binary runs");
         let mut line = String::new();
         let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
-        stdout.read_line(&mut line).expect("it says where it listens");
+        read_line(&child, &mut stdout, &mut line);
         let url = line.trim().strip_prefix("listening on ").expect("an address").to_owned();
         Self { child, url, stdout }
     }
@@ -36,9 +37,18 @@ impl Gateway {
         kill_process(Pid::from_child(&self.child), signal).expect("it runs");
     }
 
+    /// The next two lines that it prints.
+    pub(crate) fn next_two_lines(&mut self) -> [String; 2] {
+        [(); 2].map(|()| {
+            let mut line = String::new();
+            read_line(&self.child, &mut self.stdout, &mut line);
+            line.trim_end().to_owned()
+        })
+    }
+
     /// Waits for its end, and returns its exit code.
     pub(crate) fn ended(&mut self) -> Option<i32> {
-        self.child.wait().expect("it ends").code()
+        self.child.ended().code()
     }
 
     /// Posts a prompt, and returns the status and the body.
@@ -50,7 +60,7 @@ impl Gateway {
 impl Drop for Gateway {
     fn drop(&mut self) {
         drop(self.child.kill());
-        drop(self.child.wait());
+        self.child.ended();
     }
 }
 
@@ -149,7 +159,7 @@ fn a_person_may_lift_a_hold() {
     let mut gateway = Gateway::start(&mut serve(&job, &server, &["--state", "state"]));
     assert_eq!(gateway.post("/generic/v1/things", "1s").0, 429);
     kill_process(Pid::from_child(&gateway.child), Signal::TERM).expect("it runs");
-    assert_eq!(gateway.child.wait().expect("it ends").code(), Some(0));
+    assert_eq!(gateway.child.ended().code(), Some(0));
     let gateway = Gateway::start(&mut serve(&job, &server, &["--state", "state"]));
     assert_eq!(gateway.post("/generic/v1/things", "1s").0, 429, "it is kept");
     let lift = |args: &[&str]| finish(job.paceline().args(["serve", "lift-holds", "--state", "state"]).args(args));

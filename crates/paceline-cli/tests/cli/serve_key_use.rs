@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use serde_json::json;
 
+use crate::bounded::Bounded;
 use crate::serve::{Gateway, send, serve};
 use crate::serve_keys::{keys, post_with, told};
 use crate::support::{Job, Reply, Server, finish};
@@ -86,7 +87,7 @@ fn what_a_client_has_used_is_kept_on_a_full_disk_over_a_kill() {
     let second = url("two");
     assert_eq!([(); 4].map(|()| post_with(&second, &key).0), [200, 200, 429, 429]);
     go_on();
-    assert!(running.wait().expect("it ends").success(), "{}", job.text("log"));
+    assert!(running.ended().success(), "{}", job.text("log"));
     assert_eq!(server.count(), 5);
 }
 
@@ -131,7 +132,7 @@ fn a_key_with_a_limit_in_money_is_listed_with_what_it_spent_over_a_kill_and_warn
     let mut gateway = Gateway::start(&mut serve(&job, &server, &flags));
     assert_eq!(send_to(&gateway).0, 200);
     gateway.child.kill().expect("it runs");
-    gateway.child.wait().expect("it ends");
+    gateway.child.ended();
     let listed = told(&mut keys(&job, &["list"]));
     assert!(listed.contains("limits: $1 per 1h") && listed.contains("used: 0.0030 of 1.00 money per 1h"), "{listed}");
     let (code, log) = finish(&mut keys(&job, &["set", "ci", "--limit", "0.003 money per 1h"]));

@@ -7,6 +7,7 @@ use std::process::Command;
 use rustix::process::Signal;
 use serde_json::json;
 
+use crate::bounded::{Bounded, BoundedOutput};
 use crate::serve::{Gateway, get, send, serve};
 use crate::support::{Job, Reply, Server, finish};
 
@@ -18,7 +19,7 @@ pub(crate) fn keys(job: &Job, args: &[&str]) -> Command {
 
 /// What a command prints that succeeds.
 pub(crate) fn told(command: &mut Command) -> String {
-    let output = command.output().expect("the binary runs");
+    let output = command.ended_with_output();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text").trim().to_owned()
 }
@@ -240,7 +241,7 @@ fn a_second_gateway_on_one_state_is_refused_and_a_damaged_count_is_kept_and_told
     assert!(code == 2 && log.contains(&words) && log.contains("name another folder with --state"), "{log}");
     assert_eq!(post_with(&first.url, &key).0, 200);
     first.child.kill().expect("it runs");
-    first.child.wait().expect("it ends");
+    first.child.ended();
     drop(Gateway::start(&mut serve(&job, &server, &["--state", "state"])));
     drop(Gateway::start(&mut serve(&job, &server, &["--state", "other"])));
 }
@@ -259,7 +260,7 @@ fn a_gateway_that_is_killed_again_and_again_forgets_no_token_that_a_client_used(
             });
         }
         gateway.child.kill().expect("it runs");
-        gateway.child.wait().expect("it ends");
+        gateway.child.ended();
     }
     assert_eq!(server.count(), 6, "300 tokens each");
 }

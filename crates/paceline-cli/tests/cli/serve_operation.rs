@@ -1,7 +1,7 @@
 //! `paceline serve` as those who run it see it: its metrics, its log, and how it ends.
 
 use std::fs::File;
-use std::io::{BufRead as _, Read as _, Write as _};
+use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
@@ -11,6 +11,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::bounded::{Bounded, BoundedOutput};
 use crate::serve::{Gateway, get, post, send, serve};
 use crate::serve_keys::{certify, keys, told};
 use crate::support::{Job, Reply, Server, finish};
@@ -19,7 +20,7 @@ use crate::support::{Job, Reply, Server, finish};
 fn metrics_can_have_an_address_of_their_own() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     let mut gateway = Gateway::start(&mut serve(&job, &server, &["--metrics-listen", "127.0.0.1:0"]));
-    let told: Vec<String> = gateway.stdout.by_ref().lines().take(2).map(|line| line.expect("a line")).collect();
+    let told = gateway.next_two_lines();
     let metrics = told[1].strip_prefix("metrics at ").expect("the second line says where they are");
     assert_eq!(post(&format!("{}/generic/v1/things", gateway.url), "1s").0, 200);
     let (status, page) = get(metrics);
@@ -71,7 +72,7 @@ fn requests_that_no_upstream_gets_are_logged_and_counted_too() {
     let log = || std::fs::read_to_string(job.path("log")).expect("a log");
     let mut command = serve(&job, &server, &flags);
     let mut gateway = Gateway::logging(&mut command, File::create(job.path("log")).expect("writable"));
-    let told: Vec<String> = gateway.stdout.by_ref().lines().take(2).map(|line| line.expect("a line")).collect();
+    let told = gateway.next_two_lines();
     let metrics = told[1].strip_prefix("metrics at ").expect("the second line says where they are");
     let secret = "sk-that-stands-where-a-name-should-be";
     for (path, status) in [("/nowhere/sk-in-the-path?key=sk-in-the-query", 404), (&*format!("/{secret}"), 404)] {
@@ -220,9 +221,7 @@ fn what_is_no_file_any_more_is_not_read_again_and_holds_up_no_request() {
         match name {
             // A pipe that nothing is written to, and a device that never ends.
             "key" => std::os::unix::fs::symlink("/dev/zero", job.path(name)).expect("writable"),
-            _ => assert!(
-                std::process::Command::new("mkfifo").arg(job.path(name)).status().expect("it is there").success()
-            ),
+            _ => assert!(std::process::Command::new("mkfifo").arg(job.path(name)).ended().success()),
         }
         gateway.signal(Signal::HUP);
         wait_for_log(&job, "nothing is read again, and all stays as it was", count);
@@ -326,7 +325,7 @@ fn check_says_what_would_be_served_and_sends_nothing() {
     assert!(code == 2 && told.contains("key"), "the key file is missing: {told}");
     std::fs::write(job.path("key"), "sk-first").expect("writable");
     let check_there = ["serve", "check", "--config", "paceline.toml", "--listen", "127.0.0.1:0", "--state", "none/yet"];
-    let output = job.paceline().args(check_there).output().expect("it runs");
+    let output = job.paceline().args(check_there).ended_with_output();
     let told = String::from_utf8(output.stdout).expect("text");
     assert_eq!(output.status.code(), Some(0), "{told}");
     let expected = format!(

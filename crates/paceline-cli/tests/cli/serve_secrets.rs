@@ -11,6 +11,7 @@ use http::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::bounded::{BoundedOutput, reading};
 use crate::serve::{Gateway, get, send};
 use crate::support::{Job, Reply, Server};
 use crate::tls::Authority;
@@ -86,7 +87,7 @@ fn no_key_is_written_served_or_printed_at_any_level_of_the_log() {
     let (job, server) = (Job::new(0), echo());
     let _untrusted = configure(&job, &server);
     let mut add = job.paceline();
-    let printed = add.args(["serve", "keys", "add", "ci", "--state", "state"]).output().expect("the binary runs");
+    let printed = add.args(["serve", "keys", "add", "ci", "--state", "state"]).ended_with_output();
     let theirs = String::from_utf8(printed.stdout).expect("text").trim().to_owned();
     let log = File::create(job.path("log")).expect("writable");
     let mut command: Command = job.paceline();
@@ -107,7 +108,7 @@ fn no_key_is_written_served_or_printed_at_any_level_of_the_log() {
     gateway.signal(Signal::TERM);
     assert_eq!(gateway.ended(), Some(0));
     let mut rest = String::new();
-    gateway.stdout.read_to_string(&mut rest).expect("text");
+    reading(&gateway.child, "what it prints", || gateway.stdout.read_to_string(&mut rest)).expect("text");
     got.push(rest);
 
     let in_text = |text: &str, key: &str| text.contains(key) || text.contains(&key.replace('/', "\\/"));
@@ -142,8 +143,8 @@ fn no_key_is_written_served_or_printed_at_any_level_of_the_log() {
 fn what_a_client_writes_into_the_log_is_bounded() {
     let (job, server) = (Job::new(0), echo());
     let _untrusted = configure(&job, &server);
-    let printed = job.paceline().args(["serve", "keys", "add", "ci", "--state", "state"]).output();
-    let theirs = String::from_utf8(printed.expect("the binary runs").stdout).expect("text").trim().to_owned();
+    let printed = job.paceline().args(["serve", "keys", "add", "ci", "--state", "state"]).ended_with_output();
+    let theirs = String::from_utf8(printed.stdout).expect("text").trim().to_owned();
     let mut command: Command = job.paceline();
     command.args(["serve", "--listen", "127.0.0.1:0", "--state", "state", "--log-requests"]).env("KEY", OURS);
     let gateway = Gateway::logging(&mut command, File::create(job.path("log")).expect("writable"));

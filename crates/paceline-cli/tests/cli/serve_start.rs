@@ -5,6 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::process::Command;
 
+use crate::bounded::{Bounded, BoundedOutput};
 use crate::serve::{Gateway, get, send, serve};
 use crate::serve_keys::certify;
 use crate::support::{Job, Reply, Server, finish};
@@ -12,7 +13,7 @@ use crate::support::{Job, Reply, Server, finish};
 /// The exit code of a check, and all that it says.
 fn check(job: &Job, server: &Server, flags: &[&str]) -> (Option<i32>, String) {
     let listen = ["serve", "check", "--listen", "127.0.0.1:0", "--base-url", &server.url()];
-    let told = job.paceline().args(listen).args(flags).output().expect("the binary runs");
+    let told = job.paceline().args(listen).args(flags).ended_with_output();
     (told.status.code(), [told.stdout, told.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat())
 }
 
@@ -116,7 +117,7 @@ fn a_check_names_the_scheme_of_its_addresses_and_tells_of_a_full_disk() {
     let mut full = Command::new("sh");
     full.args(["-c", "ulimit -f 0; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_paceline")]).current_dir(job.path("."));
     full.args(["serve", "check", "--listen", "127.0.0.1:0", "--state", "state", "--base-url", &server.url()]);
-    let output = full.output().expect("it runs");
+    let output = full.ended_with_output();
     let told = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && told.contains("\nall else is well: "), "{told}");
     assert!(
@@ -144,7 +145,7 @@ fn a_gateway_serves_though_its_output_takes_no_line() {
     }
     assert_eq!(get(&format!("http://{address}/healthz")).0, 200);
     child.kill().expect("it runs");
-    child.wait().expect("it ends");
+    child.ended();
 }
 
 /// The folder with the keys is not mounted: a restart must not open the gateway to all.
@@ -155,14 +156,13 @@ fn a_gateway_that_requires_keys_does_not_begin_without_them() {
     let lacks_keys =
         |told: &str| told.contains("--require-client-keys: there are no keys of clients: state/client-keys.json");
     for n in 0..2 {
-        let output = serve(&job, &server, &flags).output().expect("it runs");
+        let output = serve(&job, &server, &flags).ended_with_output();
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.code() == Some(2) && lacks_keys(&told), "{told}");
         assert!(
             job.paceline()
                 .args(["serve", "keys", "add", "ci", "--state", "state"])
-                .output()
-                .expect("it runs")
+                .ended_with_output()
                 .status
                 .success()
         );
@@ -181,7 +181,7 @@ fn a_gateway_that_requires_keys_does_not_begin_without_them() {
 fn limits_of_keys_in_a_fleet_are_told_to_count_in_each_gateway() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     let keys = ["serve", "keys", "add", "ci", "--limit", "5 per 1h", "--client-keys", "keys.json"];
-    assert!(job.paceline().args(keys).output().expect("it runs").status.success());
+    assert!(job.paceline().args(keys).ended_with_output().status.success());
     let fleet = ["--fleet", "redis://127.0.0.1:1", "--limit", "200 per 20s", "--client-keys", "keys.json"];
     let words = "the limits of clients' keys are not shared in a fleet";
     for (count, expected) in [(6, true), (2, false)] {
@@ -191,8 +191,7 @@ fn limits_of_keys_in_a_fleet_are_told_to_count_in_each_gateway() {
         let log = std::fs::read_to_string(job.path("log")).expect("a log");
         assert_eq!(log.contains(words), expected, "{log}");
     }
-    let listed =
-        job.paceline().args(["serve", "keys", "list", "--client-keys", "keys.json"]).output().expect("it runs");
+    let listed = job.paceline().args(["serve", "keys", "list", "--client-keys", "keys.json"]).ended_with_output();
     assert!(
         String::from_utf8_lossy(&listed.stderr).contains("each gateway that has this file allows a key its limits")
     );
@@ -202,8 +201,8 @@ fn limits_of_keys_in_a_fleet_are_told_to_count_in_each_gateway() {
 fn a_gateway_whose_fleet_has_no_store_says_that_nothing_leaves() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     let fleet = ["--fleet", "redis://127.0.0.1:1", "--limit", "200 per 20s"];
-    let checked = job.paceline().args(["serve", "check", "--base-url", &server.url()]).args(fleet).output();
-    let checked = String::from_utf8(checked.expect("it runs").stdout).expect("text");
+    let checked = job.paceline().args(["serve", "check", "--base-url", &server.url()]).args(fleet).ended_with_output();
+    let checked = String::from_utf8(checked.stdout).expect("text");
     assert!(checked.contains("in a fleet, whose store is not asked here"), "{checked}");
     let gateway = Gateway::logging(&mut serve(&job, &server, &fleet), File::create(job.path("log")).expect("writable"));
     let page = |path: &str| get(&format!("{}{path}", gateway.url));
@@ -226,7 +225,7 @@ fn a_gateway_whose_fleet_has_no_store_says_that_nothing_leaves() {
     }
     let (_, state) = page("/api/state");
     assert!(state.contains("nothing leaves: the store of the fleet on 127.0.0.1:1 does not answer: "), "{state}");
-    let top = job.paceline().args(["top", "--once", &gateway.url]).output().expect("it runs");
+    let top = job.paceline().args(["top", "--once", &gateway.url]).ended_with_output();
     let top = String::from_utf8(top.stdout).expect("text");
     assert!(top.contains("fleet of generic: out, 0 members known; here 0 of 200 requests per 20s\n"), "{top}");
     assert!(

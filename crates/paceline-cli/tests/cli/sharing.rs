@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::bounded::{Bounded, BoundedOutput};
 use crate::serve::{Gateway, post};
 use crate::support::{Job, Reply, Server, finish, line, start};
 use crate::tasks_run::{Store, ran};
@@ -39,7 +40,7 @@ fn the_second_process_on_a_key_is_warned_and_the_key_is_nowhere() {
         assert!(!text.contains("secret"), "{text}");
     }
     first.kill().expect("it runs");
-    first.wait().expect("it ends");
+    first.ended();
     let (_, log) = finish(&mut run(&Job::with_input(&crate::support::line("fourth")), KEY));
     assert!(!log.contains("with the same key"), "the dead hold nothing: {log}");
 }
@@ -54,7 +55,7 @@ fn the_warning_about_another_process_names_no_key_where_there_is_none() {
     let warning = format!("process {} may call {}, both without a key, too", first.id(), server.url());
     assert_eq!((code, log.matches(&warning).count()), (0, 1), "{log}");
     first.kill().expect("it runs");
-    first.wait().expect("it ends");
+    first.ended();
 }
 
 /// A user whose jobs share a home.
@@ -135,12 +136,12 @@ fn a_run_that_another_one_keeps_from_its_turn_says_so_and_names_no_time() {
     let (job, other) = (Job::new(1), Job::new(1));
     let mut first = start(&mut user.run(&job, "50 per 1h"));
     user.server.wait_for(1);
-    let stopped = Command::new("kill").args(["-STOP", &first.id().to_string()]).status().expect("kill is there");
+    let stopped = Command::new("kill").args(["-STOP", &first.id().to_string()]).ended();
     assert!(stopped.success());
     let (code, log) = finish(&mut user.patient(&other, "50 per 1h", "300ms"));
     assert!(log.contains(&format!("process {} is calling", first.id())), "{log}");
     first.kill().expect("it runs");
-    first.wait().expect("it ends");
+    first.ended();
     assert!(code == 3 && log.contains("another run with the same key holds the shared limits"), "{log}");
     assert!(!log.contains("can start only at"), "{log}");
     assert_eq!(other.summary()["stopped"], "max_wait");
@@ -178,7 +179,7 @@ fn what_left_before_a_kill_counts_for_other_jobs() {
         std::thread::yield_now();
     }
     killed.kill().expect("it runs");
-    killed.wait().expect("it ends");
+    killed.ended();
     let (sent, log) = user.sends("5 per 1h");
     assert_eq!(sent, 5, "{log}");
     let (code, log) = finish(&mut user.run(&job, "6 per 1h"));
@@ -202,7 +203,7 @@ fn jobs_at_once_share_a_limit() {
         });
         let running: Vec<_> = running.collect();
         pids.set([running[0].id(), running[1].id()]);
-        let ends = running.into_iter().map(|job| job.wait_with_output().expect("it ends"));
+        let ends = running.into_iter().map(|job| job.ended_with_output());
         ends.map(|end| (end.status.code(), String::from_utf8_lossy(&end.stderr).into_owned())).collect::<Vec<_>>()
     };
     let ends = run("5 per 1h");

@@ -2,10 +2,11 @@
 
 use serde_json::{Value, json};
 
+use crate::bounded::BoundedOutput;
 use crate::support::{Job, finish};
 
 fn sim(args: &[&str]) -> String {
-    let output = Job::new(0).paceline().arg("sim").args(args).output().expect("the binary runs");
+    let output = Job::new(0).paceline().arg("sim").args(args).ended_with_output();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text")
 }
@@ -64,7 +65,7 @@ fn a_list_fits_a_terminal() {
 fn a_trace_adds_up_to_the_figures() {
     let job = Job::new(0);
     let run = "sim run --scenario n10-30 --policy aws-inf --trace trace.csv --json";
-    let output = job.paceline().args(run.split(' ')).output().expect("the binary runs");
+    let output = job.paceline().args(run.split(' ')).ended_with_output();
     assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     let measures: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let same = sim(&["run", "--scenario", "n10-30", "--policy", "aws-inf", "--json"]);
@@ -90,7 +91,7 @@ fn a_scenario_of_ones_own_can_be_called_anything() {
     let scenario = "name = \"free \\u0007<b>\"\nitems = 20\nservice = \"fast\"\n";
     std::fs::write(job.path("free.toml"), scenario).expect("it can be written");
     let run = "sim run --scenario free.toml --policy none --trace trace.csv";
-    let output = job.paceline().args(run.split(' ')).output().expect("the binary runs");
+    let output = job.paceline().args(run.split(' ')).ended_with_output();
     assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(!output.stdout.contains(&7), "no bell rings");
     let trace = std::fs::read_to_string(job.path("trace.csv")).expect("a table");
@@ -104,7 +105,7 @@ pub(crate) const CLASSIC: &str = "responsive --compat --initial 1ms --max 15m --
 fn the_classic_graph_is_written_to_the_nanosecond() {
     let job = Job::new(0);
     let args = CLASSIC.split_whitespace().chain("--csv delay.csv --json".split(' '));
-    let output = job.paceline().arg("sim").args(args).output().expect("the binary runs");
+    let output = job.paceline().arg("sim").args(args).ended_with_output();
     assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     let summary: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let figures = ["requests", "succeeded", "went_up", "went_down"].map(|key| summary[key].as_u64());
@@ -148,7 +149,7 @@ fn a_plan_says_how_long_a_job_takes_and_what_it_waits_for() {
     let job = configured();
     let plan = |args: &[&str]| {
         let args = [&["sim", "plan", "--config", "mine.toml"][..], args].concat();
-        let output = job.paceline().args(args).output().expect("the binary runs");
+        let output = job.paceline().args(args).ended_with_output();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).expect("text")
     };
@@ -180,7 +181,7 @@ fn a_configuration_or_a_preset_can_be_the_policy() {
     let job = configured();
     let run = |args: &[&str]| {
         let args = [&["sim", "run", "--scenario", "b2-20", "--json"][..], args].concat();
-        let output = job.paceline().args(args).output().expect("the binary runs");
+        let output = job.paceline().args(args).ended_with_output();
         serde_json::from_slice::<Value>(&output.stdout).expect("JSON")
     };
     let mine = run(&["--config", "mine.toml", "--upstream", "mine"]);
@@ -200,7 +201,7 @@ fn a_run_that_cannot_be_made_is_told_after_those_that_can() {
     std::fs::write(job.path("five.toml"), five).expect("writable");
     let compare =
         ["sim", "compare", "--scenario", "five.toml", "--policy", "fixed", "--clients", "1", "--clients", "9"];
-    let output = job.paceline().args(compare).output().expect("the binary runs");
+    let output = job.paceline().args(compare).ended_with_output();
     let (table, log) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(table.contains("1 client\n") && !table.contains("9 clients"), "{table}");
     assert!(log.contains("error: fixed in five with seed 1: 9 clients for 5 items"), "{log}");
@@ -240,7 +241,7 @@ fn a_plan_and_a_dry_run_tell_the_same_least_time() {
     for limit in ["60rpm", "10 per 1s", "10 per 1m", "2 per 1h"] {
         let (job, flags) = (Job::new(150), ["--base-url", "http://x.invalid", "--limit", limit]);
         let told = |args: &[&str]| -> Value {
-            let output = job.paceline().args(args).arg("--json").args(flags).output().expect("it runs");
+            let output = job.paceline().args(args).arg("--json").args(flags).ended_with_output();
             serde_json::from_slice(&output.stdout).expect("JSON")
         };
         let plan = told(&["sim", "plan", "--items", "150"]);
@@ -256,7 +257,7 @@ fn who_needs_longer_than_an_instant_is_not_as_good_as_the_oracle() {
     let all_at_once =
         "name = 'all'\nitems = 100\nservice = 'fast'\n[[limit]]\nshape = 'bucket'\nlimit = 100\nper = 1\n";
     std::fs::write(job.path("all.toml"), all_at_once).expect("a file");
-    let output = job.paceline().args(["sim", "run", "--scenario", "all.toml", "--json"]).output().expect("it runs");
+    let output = job.paceline().args(["sim", "run", "--scenario", "all.toml", "--json"]).ended_with_output();
     let measures: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert!(measures["goodput"].as_f64().expect("a number") <= 0.05, "{measures}");
 }

@@ -1,16 +1,17 @@
 //! Looking at a job from outside.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufReader, Read as _};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use crate::bounded::{Bounded, BoundedOutput, read_line, reading};
 use crate::support::{Job, Reply, Server, finish, start};
 use crate::tasks_run::until;
 
 fn output(command: &mut Command) -> String {
-    let output = command.output().expect("the binary runs");
+    let output = command.ended_with_output();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text")
 }
@@ -156,10 +157,13 @@ fn a_reader_that_has_seen_enough_ends_it_quietly() {
         let mut child =
             job.paceline().args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
         let mut first = String::new();
-        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut first).expect("a line");
+        let mut out = BufReader::new(child.stdout.take().expect("piped"));
+        read_line(&child, &mut out, &mut first);
+        drop(out);
         let mut log = String::new();
-        child.stderr.take().expect("piped").read_to_string(&mut log).expect("text");
-        assert_eq!((child.wait().expect("it ends").code(), log.as_str()), (Some(0), ""), "after {first}");
+        let mut errors = child.stderr.take().expect("piped");
+        reading(&child, "its log", || errors.read_to_string(&mut log)).expect("text");
+        assert_eq!((child.ended().code(), log.as_str()), (Some(0), ""), "after {first}");
     }
 }
 
@@ -186,7 +190,7 @@ fn watching_ends_with_the_job_or_with_its_run() {
     slow.wait_for(2);
     assert_eq!(running(&stats(&["--json"])), true);
     child.kill().expect("a child");
-    child.wait().expect("it ended");
+    child.ended();
     assert_eq!(finish(&mut job.run(&server)).0, 0);
     let output_text = output(job.paceline().args(["stats", ".", "--watch"]));
     assert!(output_text.contains("3 succeeded") && !output_text.contains("no run works"), "{output_text}");
@@ -215,7 +219,7 @@ fn calls_under_way_are_told_as_such() {
     until(|| all()["in_flight"] == 2);
     assert_eq!((&all()["calls"], &all()["last_answer"]), (&2.into(), &Value::Null));
     run.kill().expect("it runs");
-    run.wait().expect("it was started");
+    run.ended();
     assert!(states().iter().all(|state| state.0 == "deferred"), "no process waits for their answers");
 }
 
@@ -236,7 +240,7 @@ fn a_full_disk_is_told_with_an_exit_code() {
         (&["tasks", "report", "--store", "tasks.db"], 2),
     ] {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device that is always full");
-        let ended = job.paceline().args(args).stdout(full).stderr(Stdio::piped()).output().expect("runs");
+        let ended = job.paceline().args(args).stdout(full).stderr(Stdio::piped()).ended_with_output();
         let log = String::from_utf8_lossy(&ended.stderr);
         assert_eq!(ended.status.code(), Some(expected), "{args:?}: {log}");
         let last = log.lines().last().unwrap_or_default();
@@ -257,7 +261,7 @@ fn the_items_of_a_job_are_listed_from_any_folder() {
     let run = ["run", "../in.jsonl", "-o", "out.jsonl", "--base-url", &server.url()];
     assert_eq!(finish(job.paceline().current_dir(begun_in).args(run)).0, 1);
     let stats = ["stats", "--items", "../../begun/out.jsonl"];
-    let output = job.paceline().current_dir(other).args(stats).output().expect("the binary runs");
+    let output = job.paceline().current_dir(other).args(stats).ended_with_output();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("item-1"), "{output:?}");
 }

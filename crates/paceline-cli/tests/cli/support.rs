@@ -19,6 +19,8 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio_rustls::TlsAcceptor;
 
+use crate::bounded::{BoundedOutput, TestBound};
+
 /// A request that reached the server.
 #[derive(Clone, Debug)]
 pub(crate) struct Arrival {
@@ -219,6 +221,7 @@ async fn respond(
 /// The folder of a job, with its input.
 pub(crate) struct Job {
     folder: TempDir,
+    _bound: TestBound,
 }
 
 impl Job {
@@ -229,7 +232,7 @@ impl Job {
     }
 
     pub(crate) fn with_input(text: &str) -> Self {
-        let job = Self { folder: tempfile::tempdir().expect("a temporary folder") };
+        let job = Self { folder: tempfile::tempdir().expect("a temporary folder"), _bound: TestBound::new() };
         std::fs::write(job.path("in.jsonl"), text).expect("writable");
         job
     }
@@ -303,7 +306,7 @@ pub(crate) fn line(item: &str) -> String {
 
 /// The end of a process: its exit code, and what it wrote to standard error.
 pub(crate) fn finish(command: &mut Command) -> (i32, String) {
-    let Output { status, stderr, .. } = command.output().expect("the binary runs");
+    let Output { status, stderr, .. } = command.ended_with_output();
     (status.code().expect("an exit code"), String::from_utf8_lossy(&stderr).into_owned())
 }
 

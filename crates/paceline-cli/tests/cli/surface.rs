@@ -2,10 +2,11 @@
 
 use serde_json::{Value, json};
 
+use crate::bounded::BoundedOutput;
 use crate::support::{Job, Reply, Server, finish};
 
 fn output(command: &mut std::process::Command) -> String {
-    let output = command.output().expect("the binary runs");
+    let output = command.ended_with_output();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text")
 }

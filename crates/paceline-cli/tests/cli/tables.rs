@@ -5,6 +5,7 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
+use crate::bounded::BoundedOutput;
 use crate::support::{Job, Reply, Server, finish};
 
 const REVIEWS: &str = "review_id,text\nr-1,\"good,\nreally\"\nr-2,bad\nr-3,so so\n";
@@ -103,7 +104,7 @@ fn a_table_without_the_name_of_one_is_told_with_the_flag_that_it_needs() {
     command.args(["run", "-", "-o", "out.jsonl", "--base-url", &server.url(), "--endpoint", "/v1/chat/completions"]);
     let mut child = command.args(ASKED).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
     child.stdin.take().expect("piped").write_all(REVIEWS.as_bytes()).expect("it reads");
-    let output = child.wait_with_output().expect("it ends");
+    let output = child.ended_with_output();
     let log = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(2) && log.contains("standard input: ") && log.contains(advice), "{log}");
     // One line that is none among those that are stays one bad line.

@@ -10,6 +10,7 @@ use paceline_store::work::{Failure, OverBound, Scheduler, SchedulerConfig, Sqlit
 use serde_json::{Value, json};
 use unicode_width::UnicodeWidthStr as _;
 
+use crate::bounded::{Bounded, BoundedOutput, output_of, reading};
 use crate::support::{Job, finish};
 
 /// `paceline tasks COMMAND --store s.db ...`.
@@ -21,7 +22,7 @@ fn tasks(job: &Job, command: &str, more: &[&str]) -> Command {
 
 /// What it prints when it succeeds.
 fn stdout_of(command: &mut Command) -> String {
-    let output = command.output().expect("the binary runs");
+    let output = command.ended_with_output();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text")
 }
@@ -39,7 +40,7 @@ fn add_from(job: &Job, input: &str) -> (i32, String, String) {
         .spawn()
         .expect("the binary runs");
     child.stdin.take().expect("a pipe").write_all(input.as_bytes()).expect("it is read");
-    let output = child.wait_with_output().expect("it ends");
+    let output = child.ended_with_output();
     let text = |bytes| String::from_utf8(bytes).expect("text");
     (output.status.code().expect("a code"), text(output.stdout), text(output.stderr))
 }
@@ -153,7 +154,7 @@ fn list_goes_on_beyond_its_first_page_until_its_reader_is_gone() {
     assert_eq!(keys, (0..2_300).map(|n| Value::from(format!("k{n}"))).collect::<Vec<_>>());
     let mut reader = tasks(&job, "list", &[]).stdout(Stdio::piped()).spawn().expect("the binary runs");
     drop(reader.stdout.take());
-    assert!(reader.wait().expect("it ends").success());
+    assert!(reader.ended().success());
 }
 
 #[test]
@@ -209,13 +210,14 @@ fn a_report_replaces_a_file_and_nothing_else() {
     assert!(std::fs::read_to_string(job.path("real.txt")).expect("a report").starts_with("DEFERRED"));
     assert!(job.path("link.txt").is_symlink());
     // A pipe, whose place root could take like that of /dev/null.
-    assert!(Command::new("mkfifo").arg(job.path("pipe")).status().expect("mkfifo").success());
+    assert!(Command::new("mkfifo").arg(job.path("pipe")).ended().success());
     let mut reader = Command::new("cat").arg(job.path("pipe")).stdout(Stdio::piped()).spawn().expect("cat");
     stdout_of(&mut tasks(&job, "report", &["-o", "pipe"]));
     let mut read = String::new();
-    reader.stdout.take().expect("a pipe").read_to_string(&mut read).expect("a report");
+    let mut pipe = reader.stdout.take().expect("a pipe");
+    reading(&reader, "the report", || pipe.read_to_string(&mut read)).expect("a report");
     assert!(read.starts_with("DEFERRED"), "{read}");
-    assert!(reader.wait().expect("cat").success());
+    assert!(reader.ended().success());
 }
 
 #[test]
@@ -371,7 +373,7 @@ fn the_samples_for_systemd_are_units() {
         std::fs::write(job.path(name), unit.replace(from, to)).expect("writable");
     }
     let units = units.map(|(name, ..)| job.path(name));
-    match Command::new("systemd-analyze").arg("verify").args(units).output() {
+    match output_of(Command::new("systemd-analyze").arg("verify").args(units)) {
         Ok(verified) => {
             let expected = String::from_utf8_lossy(&verified.stderr);
             assert!(verified.status.success() && !expected.contains("paceline"), "{expected}");

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use paceline_store::work::{NewItem, State};
 use serde_json::{Value, json};
 
+use crate::bounded::BoundedOutput;
 use crate::support::{Arrival, Reply, Server, finish};
 use crate::tasks_run::{Ran, Store, ran};
 
@@ -258,8 +259,7 @@ fn what_fares_otherwise_or_may_do_better_later_stops_nothing() {
 /// `paceline tasks COMMAND` on the store, and what it prints.
 pub(crate) fn tasks(store: &Store, file: &str, words: &[&str]) -> (i32, String) {
     let mut command: Command = store.job.paceline();
-    let output =
-        command.args(["tasks", words[0], "--store", file]).args(&words[1..]).output().expect("the binary runs");
+    let output = command.args(["tasks", words[0], "--store", file]).args(&words[1..]).ended_with_output();
     let text = String::from_utf8(output.stdout).expect("text") + &String::from_utf8_lossy(&output.stderr);
     (output.status.code().expect("a code"), text)
 }
@@ -384,7 +384,7 @@ fn bare_bodies_go_to_the_endpoint() {
         (&["--http", "--base-url", "http://127.0.0.1:9", "--endpoint", "no path"][..], "--endpoint"),
         (&["--endpoint", "/x", "--", "true"], "--endpoint applies to requests only"),
     ] {
-        let output = store.command().args(flags).output().expect("the binary runs");
+        let output = store.command().args(flags).ended_with_output();
         let log = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{log}");
         assert!(log.contains(words), "{log}");

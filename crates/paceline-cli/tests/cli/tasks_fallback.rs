@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use paceline_store::work::{NewItem, State};
 use serde_json::{Value, json};
 
+use crate::bounded::BoundedOutput;
 use crate::support::{Reply, Server};
 use crate::tasks_run::{Ran, Store, ran};
 
@@ -56,12 +57,13 @@ fn the_result_stands_marked_among_the_answers_until_the_api_answers() {
     assert_eq!(told["error"], error);
 
     back.store(true, Relaxed);
-    let report = store.job.paceline().args(["tasks", "report", "--store", "work.db"]).output().expect("it runs");
+    let report = store.job.paceline().args(["tasks", "report", "--store", "work.db"]).ended_with_output();
     let report = String::from_utf8_lossy(&report.stdout).into_owned();
     assert!(report.contains("3 items: 1 succeeded, 1 by the fallback, 1 failed"), "{report}");
     assert!(report.contains("fallback: 1 (max_retries)"), "{report}");
-    let retry = store.job.paceline().args(["tasks", "retry", "--state", "fallback", "--store", "work.db"]).output();
-    assert_eq!(String::from_utf8_lossy(&retry.expect("it runs").stdout), "1 item is due again\n");
+    let retry =
+        store.job.paceline().args(["tasks", "retry", "--state", "fallback", "--store", "work.db"]).ended_with_output();
+    assert_eq!(String::from_utf8_lossy(&retry.stdout), "1 item is due again\n");
     let Ran { summary, log, .. } = run();
     assert_eq!([&summary["succeeded"], &summary["fallback"]], [2, 0].map(|n| json!(n)).each_ref(), "{log}");
     let lines = store.job.lines("answers.jsonl");
@@ -84,8 +86,8 @@ fn a_command_that_gives_an_item_up_has_another_stand_in() {
     assert_eq!((&told["payload"], &told["group"]), (&json!({"days": 90}), &json!("default")));
     assert_eq!((&told["error"]["status"], &told["error"]["class"]), (&json!(75), &json!("transient")));
 
-    let retry = store.job.paceline().args(["tasks", "retry", "--all", "--store", "work.db"]).output();
-    assert!(retry.expect("it runs").status.success());
+    let retry = store.job.paceline().args(["tasks", "retry", "--all", "--store", "work.db"]).ended_with_output();
+    assert!(retry.status.success());
     let Ran { code, summary, log } = run("/bin/sh -c 'echo no patterns >&2; exit 3'");
     assert_eq!((code, &summary["status"], &summary["failed"]), (1, &json!("FAILED"), &json!(2)), "{log}");
     assert!(log.contains("no result of the fallback: exit status: 3: no patterns"), "{log}");

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use paceline_store::work::{NewItem, State};
 use serde_json::{Value, json};
 
+use crate::bounded::BoundedOutput;
 use crate::support::{Reply, Server, finish};
 use crate::tasks_alike::tasks;
 use crate::tasks_run::{Ran, Store, begin, ran, signal, until};
@@ -138,7 +139,7 @@ fn a_pause_that_a_host_asked_for_binds_the_next_start() {
     let worker = begin(store.command().args(many));
     until(|| states(&store, "first", 2, State::Succeeded) + states(&store, "later", 2, State::Succeeded) == 3);
     signal("-TERM", worker.id());
-    worker.wait_with_output().expect("it ends");
+    worker.ended_with_output();
     assert_eq!((busy.count(), states(&store, "first", 2, State::Succeeded)), (4, 1), "who was told to wait does");
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use paceline_store::work::{NewItem, State};
 use serde_json::{Value, json};
 
+use crate::bounded::{Bounded, BoundedOutput};
 use crate::support::{Reply, Server, finish};
 use crate::tasks_alike::tasks;
 use crate::tasks_run::{Ran, Store, begin, ran, signal, until};
@@ -24,8 +25,8 @@ fn run(store: &Store, base: &Server, flags: &[&str]) -> Ran {
 }
 
 fn report(store: &Store) -> Value {
-    let output = store.job.paceline().args(["tasks", "report", "--store", "work.db", "--json"]).output();
-    serde_json::from_slice(&output.expect("it runs").stdout).expect("JSON")
+    let output = store.job.paceline().args(["tasks", "report", "--store", "work.db", "--json"]).ended_with_output();
+    serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
 fn states(store: &Store, name: &str, count: usize, state: State) -> usize {
@@ -128,7 +129,7 @@ fn what_a_host_did_in_earlier_starts_keeps_its_events() {
         };
         until(|| gone.count() == calls && is_at_rest("before", 5) && is_at_rest("event", calls - 5));
         signal("-TERM", worker.id());
-        String::from_utf8_lossy(&worker.wait_with_output().expect("it ends").stderr).into_owned()
+        String::from_utf8_lossy(&worker.ended_with_output().stderr).into_owned()
     };
     start(5);
     let event = |n: usize| {
@@ -180,7 +181,7 @@ fn a_worker_that_is_killed_leaves_none_failed_that_was_to_wait() {
     until(|| states(&store, "gone", 25, State::Deferred) == 25);
     until(|| report(&store)["scopes"][0]["why"] == "same_failure");
     signal("-KILL", run.id());
-    let log = run.wait_with_output().expect("it ends").stderr;
+    let log = run.ended_with_output().stderr;
     let log = String::from_utf8_lossy(&log);
     assert_eq!((gone.count(), report(&store)["failed"].as_u64()), (20, Some(0)), "{log}");
     assert!(log.contains("its items wait for `paceline tasks retry`, or a new start of this worker: "), "{log}");
@@ -270,7 +271,7 @@ fn a_host_that_its_server_holds_is_opened_by_a_person() {
     assert!(code == 0 && text.contains("due again") && !text.contains("still held"), "{text}");
     until(|| states(&store, "busy", 3, State::Succeeded) == 3);
     signal("-INT", worker.id());
-    worker.wait_with_output().expect("it ends");
+    worker.ended_with_output();
     let of = |words: &[&str]| tasks(&store, "work.db", words).1;
     assert!(of(&["report", "--group", "acme"]).contains("3 items: 3 succeeded"), "{}", of(&["report"]));
     let counted: Value = serde_json::from_str(&of(&["report", "--by-group", "--json"])).expect("JSON");
@@ -293,7 +294,7 @@ fn calls_that_a_killed_worker_had_under_way_are_told() {
     let mut run = begin(&mut command(&store, &hangs, &["--unknown-outcome", "resend"]));
     until(|| hangs.count() == 2);
     signal("-KILL", run.id());
-    run.wait().expect("it ends");
+    run.ended();
     let tasks = |words: &[&str]| tasks(&store, "work.db", words).1;
     assert!(tasks(&["list"]).contains("worker_gone"), "{}", tasks(&["list"]));
     assert!(tasks(&["report"]).contains("left by a worker that has ended"), "{}", tasks(&["report"]));

@@ -1,6 +1,6 @@
 //! `paceline tasks run` with commands: what each end of one means, and what becomes of the item.
 
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufReader, Read as _};
 use std::pin::Pin;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use paceline_store::ScopeRow;
 use paceline_store::work::{NewItem, SqliteStore, State, WorkClock, WorkItem, WorkStore as _};
 use serde_json::{Value, json};
 
+use crate::bounded::{Bounded, BoundedOutput, read_line, reading};
 use crate::support::Job;
 
 /// A store in a folder of its own, and a log that commands write to.
@@ -88,7 +89,7 @@ impl Store {
 }
 
 pub(crate) fn ran(command: &mut Command) -> Ran {
-    ended(command.output().expect("the binary runs"))
+    ended(command.ended_with_output())
 }
 
 fn ended(Output { status, stdout, stderr }: Output) -> Ran {
@@ -112,7 +113,7 @@ pub(crate) fn begin(command: &mut Command) -> Child {
 
 pub(crate) fn signal(name: &str, pid: u32) {
     // It fails when the process has ended meanwhile.
-    let _ = Command::new("kill").args([name, &pid.to_string()]).output().expect("kill");
+    let _ = Command::new("kill").args([name, &pid.to_string()]).ended_with_output();
 }
 
 const NOTE: &str = "echo $PACELINE_KEY $PACELINE_ATTEMPT >> log; ";
@@ -249,8 +250,8 @@ fn an_item_that_takes_the_program_with_it_each_time_is_given_up() {
     let store = Store::of(&["a", "b"]);
     let script = "echo $PACELINE_KEY >> log; test $PACELINE_KEY = b || kill -9 $PPID";
     for _ in 0..2 {
-        let ended = store.command().args(["--concurrency", "1", "--", "sh", "-c", script]).output();
-        assert_eq!(ended.expect("the binary runs").status.code(), None, "it was killed");
+        let ended = store.command().args(["--concurrency", "1", "--", "sh", "-c", script]).ended_with_output();
+        assert_eq!(ended.status.code(), None, "it was killed");
     }
     let ran = store.run(&["--max-crashes", "1"], script);
     assert_eq!(ran.code, 1, "{}", ran.log);
@@ -276,7 +277,7 @@ fn a_try_that_takes_too_long_is_killed_with_all_that_it_began() {
 
 /// Whether there is such a process, and it is no zombie.
 fn is_alive(pid: &str) -> bool {
-    let ps = Command::new("ps").args(["-o", "stat=", "-p", pid]).output().expect("ps");
+    let ps = Command::new("ps").args(["-o", "stat=", "-p", pid]).ended_with_output();
     let state = String::from_utf8_lossy(&ps.stdout).trim().to_owned();
     !state.is_empty() && !state.starts_with('Z')
 }
@@ -285,13 +286,13 @@ fn is_alive(pid: &str) -> bool {
 fn an_interruption_lets_end_what_is_in_flight() {
     let store = Store::of(&["a", "b", "c"]);
     let fifo = store.job.path("fifo");
-    assert!(Command::new("mkfifo").arg(&fifo).status().expect("mkfifo").success());
+    assert!(Command::new("mkfifo").arg(&fifo).ended().success());
     let script = format!("{NOTE} read line < fifo");
     let run = begin(store.command().args(["--concurrency", "1", "--", "sh", "-c", &script]));
     store.wait_for(1);
     signal("-INT", run.id());
     std::fs::write(&fifo, "go on\n").expect("the script reads");
-    let Ran { code, summary, log } = ended(run.wait_with_output().expect("it ends"));
+    let Ran { code, summary, log } = ended(run.ended_with_output());
     assert_eq!((code, &summary["stopped"]), (3, &json!("interrupted")), "{log}");
     assert_eq!((&summary["succeeded"], &summary["deferred"], &summary["abandoned"]), (&json!(1), &json!(2), &json!(0)));
     assert!(summary["resume"].as_str().is_some_and(|line| line.contains("tasks run --store work.db")), "{summary}");
@@ -303,7 +304,7 @@ fn an_interruption_lets_end_what_is_in_flight() {
 fn a_terminal_that_is_closed_lets_end_what_is_in_flight() {
     let store = Store::of(&["a", "b"]);
     let fifo = store.job.path("fifo");
-    assert!(Command::new("mkfifo").arg(&fifo).status().expect("mkfifo").success());
+    assert!(Command::new("mkfifo").arg(&fifo).ended().success());
     let terminal = rustix_openpty::openpty(None, None).expect("a terminal");
     let end = || Stdio::from(terminal.user.try_clone().expect("a handle"));
     let program = store.command();
@@ -321,7 +322,7 @@ fn a_terminal_that_is_closed_lets_end_what_is_in_flight() {
     store.wait_for(1);
     drop(terminal);
     std::fs::write(&fifo, "go on\n").expect("the script reads");
-    run.wait().expect("it ends");
+    run.ended();
     let summary = std::fs::read(store.job.path("summary.json")).expect("a summary");
     let summary: Value = serde_json::from_slice(&summary).expect("JSON");
     assert_eq!((&summary["stopped"], &summary["succeeded"]), (&json!("interrupted"), &json!(1)));
@@ -344,7 +345,7 @@ fn interrupt_twice(run: &mut Child) -> BufReader<ChildStderr> {
     let mut line = String::new();
     while !line.contains("a second Ctrl-C") {
         line.clear();
-        assert!(heard.read_line(&mut line).expect("text") > 0, "it ended");
+        assert!(read_line(run, &mut heard, &mut line) > 0, "it ended");
     }
     signal("-INT", run.id());
     heard
@@ -358,7 +359,7 @@ fn a_second_interruption_gives_up_what_is_in_flight() {
     store.wait_for(1);
     let pid = std::fs::read_to_string(store.job.path("pid")).expect("it began");
     let _heard = interrupt_twice(&mut run);
-    let Ran { code, summary, .. } = ended(run.wait_with_output().expect("it ends"));
+    let Ran { code, summary, .. } = ended(run.ended_with_output());
     assert_eq!((code, &summary["abandoned"], &summary["deferred"]), (3, &json!(1), &json!(1)));
     assert!(!is_alive(pid.trim()), "nothing is left behind");
     let Ran { code, log, .. } = store.run(&["--max-retries", "0"], &format!("{NOTE} test $PACELINE_ATTEMPT = 2"));
@@ -396,7 +397,7 @@ fn a_run_may_begin_again_and_again() {
     let run = begin(store.command().args(flags).args(["--", "sh", "-c", &script]));
     store.wait_for(5);
     signal("-TERM", run.id());
-    let Output { status, stdout, .. } = run.wait_with_output().expect("it ends");
+    let Output { status, stdout, .. } = run.ended_with_output();
     let statuses: Vec<Value> = String::from_utf8_lossy(&stdout)
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).expect("a summary")["status"].clone())
@@ -413,8 +414,8 @@ fn a_user_in_a_hurry_waits_for_no_judge() {
     store.wait_for(2);
     let mut heard = interrupt_twice(&mut run);
     let mut log = String::new();
-    heard.read_to_string(&mut log).expect("text");
-    let Ran { code, summary, .. } = ended(run.wait_with_output().expect("it ends"));
+    reading(&run, "its log", || heard.read_to_string(&mut log)).expect("text");
+    let Ran { code, summary, .. } = ended(run.ended_with_output());
     assert_eq!((code, &summary["stopped"], &summary["deferred"]), (3, &json!("interrupted"), &json!(1)), "{log}");
     assert!(!log.contains("gave no answer"), "it was given no time: {log}");
     assert_eq!(store.item("a").attempts, 1, "the try counts");
@@ -433,7 +434,7 @@ fn a_persons_retry_opens_a_stopped_group_while_a_worker_stays() {
     store.wait_for(3);
     assert!(store.scopes().is_empty());
     signal("-INT", run.id());
-    let Ran { code, log, .. } = ended(run.wait_with_output().expect("it ends"));
+    let Ran { code, log, .. } = ended(run.ended_with_output());
     assert!(code == 0 && log.contains("the group is open again"), "{log}");
 }
 
@@ -445,7 +446,7 @@ fn a_worker_may_wait_for_work() {
     store.add("b", &json!(2));
     store.wait_for(2);
     signal("-INT", run.id());
-    let Ran { code, summary, log } = ended(run.wait_with_output().expect("it ends"));
+    let Ran { code, summary, log } = ended(run.ended_with_output());
     assert_eq!((code, &summary["succeeded"]), (0, &json!(2)), "{log}");
 }
 

@@ -11,6 +11,7 @@ use paceline_core::Timestamp;
 use paceline_store::work::{NewItem, State};
 use serde_json::{Value, json};
 
+use crate::bounded::{Bounded, BoundedOutput};
 use crate::support::{Arrival, Reply, Server, finish, start};
 use crate::tasks_run::{Ran, Store, ran, signal, until};
 
@@ -205,7 +206,7 @@ fn a_wait_outlives_the_process_and_is_neither_shortened_nor_begun_anew() {
         let mut first = start(&mut openai(&[]));
         until(|| store.item("item-0").not_before.is_some());
         first.kill().expect("it runs");
-        first.wait().expect("it is gone");
+        first.ended();
         let due = store.item("item-0").not_before.expect("it waits");
         // Too far for this run, and no run moved it.
         let Ran { code, log, .. } = ran(&mut openai(&["--max-wait", "0s"]));
@@ -271,7 +272,7 @@ fn a_persons_retry_opens_what_a_bad_key_stopped_while_a_worker_stays() {
     assert_eq!(retry(), 0);
     until(|| server.count() == 5 && (0..3).all(|n| store.item(&format!("item-{n}")).state == State::Succeeded));
     signal("-INT", run.id());
-    assert_eq!(run.wait().expect("it ends").code(), Some(0));
+    assert_eq!(run.ended().code(), Some(0));
 }
 
 #[test]
@@ -322,13 +323,14 @@ fn answers_are_appended_and_name_their_items() {
 fn a_retry_of_what_succeeded_after_it_was_cancelled_says_so() {
     let store = numbered(1);
     let tasks = |job: &crate::support::Job, flags: &[&str]| {
-        let output = job.paceline().args(["tasks", flags[0], "--store", "work.db"]).args(&flags[1..]).output();
-        String::from_utf8(output.expect("it runs").stdout).expect("text")
+        let output =
+            job.paceline().args(["tasks", flags[0], "--store", "work.db"]).args(&flags[1..]).ended_with_output();
+        String::from_utf8(output.stdout).expect("text")
     };
     let cancel = std::sync::Mutex::new(store.job.paceline());
     let server = Server::new(move |_| {
         let mut cancel = cancel.lock().expect("no panic");
-        assert!(cancel.args(["tasks", "cancel", "--store", "work.db", "item-0"]).status().expect("it runs").success());
+        assert!(cancel.args(["tasks", "cancel", "--store", "work.db", "item-0"]).ended().success());
         Reply::ok()
     });
     let Ran { log, .. } = run(&store, &server, &["-o", "out.jsonl"]);
@@ -410,7 +412,7 @@ fn a_second_interruption_gives_up_a_request() {
     // The second counts when the first was heard, so they go on until the run is over.
     let (ended, over) = std::sync::mpsc::channel();
     let waits = std::thread::spawn(move || {
-        let output = run.wait_with_output().expect("it ends");
+        let output = run.ended_with_output();
         let _ = ended.send(());
         output
     });

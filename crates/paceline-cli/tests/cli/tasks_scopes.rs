@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use paceline_store::work::{NewItem, State};
 use serde_json::json;
 
+use crate::bounded::BoundedOutput;
 use crate::outage::nowhere;
 use crate::support::{Reply, Server, finish};
 use crate::tasks_run::{Ran, Store, begin, ran, signal, until};
@@ -267,7 +268,7 @@ fn all_items_of_a_host_that_is_open_again_go_on_in_a_worker_that_stays() {
     until(|| number_of(State::Succeeded) == 9);
     assert_eq!(host.count(), 4 + 9);
     signal("-INT", worker.id());
-    assert!(worker.wait_with_output().expect("it ends").status.success());
+    assert!(worker.ended_with_output().status.success());
 }
 
 #[test]
@@ -288,7 +289,7 @@ fn a_host_that_is_stopped_is_told_of_once_with_its_own_reason() {
         assert!(scopes.iter().all(is_true), "run {run_number}: {scopes:?}");
         assert!(!log.contains("the first 0 items"), "{log}");
     }
-    let list = store.job.paceline().args(["tasks", "list", "--store", "work.db", "--json"]).output().expect("it runs");
+    let list = store.job.paceline().args(["tasks", "list", "--store", "work.db", "--json"]).ended_with_output();
     let list = String::from_utf8_lossy(&list.stdout).into_owned();
     let rows: Vec<serde_json::Value> = list.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     assert_eq!(rows.len(), 42, "{list}");

@@ -3,6 +3,7 @@
 use paceline_store::work::NewItem;
 use serde_json::{Value, json};
 
+use crate::bounded::{Bounded, BoundedOutput};
 use crate::support::finish;
 use crate::tasks_alike::tasks;
 use crate::tasks_run::{Ran, Store, begin, until};
@@ -18,15 +19,15 @@ fn another_name_of_a_store_lets_no_second_run_in() {
     assert_eq!(code, 2, "{log}");
     assert!(log.contains("work.db.lock is in use by process"), "{log}");
     let worker = || {
-        let report = store.job.paceline().args(["tasks", "report", "--store", "link.db", "--json"]).output();
-        let report: Value = serde_json::from_slice(&report.expect("it runs").stdout).expect("JSON");
+        let report = store.job.paceline().args(["tasks", "report", "--store", "link.db", "--json"]).ended_with_output();
+        let report: Value = serde_json::from_slice(&report.stdout).expect("JSON");
         report["worker"].clone()
     };
     let at_work = worker();
     assert_eq!((&at_work["at_work"], &at_work["process"]), (&json!(true), &json!(first.id())), "{at_work}");
     assert!(at_work["since"].is_string() && at_work["waits_for"].is_null(), "{at_work}");
     first.kill().expect("it runs");
-    first.wait().expect("it is gone");
+    first.ended();
     assert_eq!(worker(), json!({"at_work": false}));
 }
 
@@ -38,14 +39,14 @@ fn a_second_worker_is_refused_after_the_lock_file_was_deleted_too() {
     std::fs::remove_file(store.job.path("work.db.lock")).expect("it is there");
     let (code, log) = finish(store.command().args(["--", "/bin/true"]));
     assert!(code == 2 && log.contains("work.db is in use by another process"), "{log}");
-    let report = store.job.paceline().args(["tasks", "report", "--store", "work.db"]).output().expect("it runs");
+    let report = store.job.paceline().args(["tasks", "report", "--store", "work.db"]).ended_with_output();
     let report = String::from_utf8_lossy(&report.stdout);
     assert!(
         report.contains("in flight at a worker") && report.contains("a worker is at work on the store\n"),
         "{report}"
     );
     first.kill().expect("it runs");
-    first.wait().expect("it is gone");
+    first.ended();
     assert_eq!(store.run(&[], "true").code, 0, "no lock outlives its process");
 }
 
@@ -83,7 +84,7 @@ fn a_store_in_a_folder_that_is_not_there_names_the_folder() {
 #[test]
 fn what_is_no_file_is_no_store_and_stays_as_it_is() {
     let store = Store::new();
-    assert!(std::process::Command::new("mkfifo").arg(store.job.path("pipe")).status().expect("mkfifo").success());
+    assert!(std::process::Command::new("mkfifo").arg(store.job.path("pipe")).ended().success());
     std::fs::create_dir(store.job.path("folder")).expect("room");
     for name in ["pipe", "folder", "/dev/null"] {
         let (code, log) = finish(store.job.paceline().args(["tasks", "add", "--store", name, "--key", "x", "1"]));
@@ -392,7 +393,7 @@ fn a_key_file_that_was_replaced_is_read_for_the_call_after_a_401() {
     put("b");
     until(|| store.item("b").state == paceline_store::work::State::Succeeded);
     crate::tasks_run::signal("-INT", worker.id());
-    let log = worker.wait_with_output().expect("it ends").stderr;
+    let log = worker.ended_with_output().stderr;
     assert!(String::from_utf8_lossy(&log).contains("has changed: calls show the new one"));
 }
 
@@ -423,5 +424,5 @@ fn a_key_file_is_read_after_a_401_whatever_hosts_say_that_get_no_key() {
     until(|| store.item("own").state == paceline_store::work::State::Succeeded);
     assert_eq!(server.count(), 2, "the first call after that has the new key");
     crate::tasks_run::signal("-INT", worker.id());
-    worker.wait_with_output().expect("it ends");
+    worker.ended_with_output();
 }

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use rustix_openpty::rustix::termios::Winsize;
 
+use crate::bounded::{Bounded, reading};
 use crate::support::{Job, Reply, Server};
 
 /// Runs a command on a terminal of that many columns and returns all that was written to it.
@@ -21,10 +22,12 @@ fn on_a_terminal(command: &mut Command, columns: u16) -> Vec<u8> {
     drop(pty.user);
     let (mut screen, mut written, mut buffer) = (File::from(pty.controller), Vec::new(), [0; 4096]);
     // Linux reports an error where others report the end.
-    while let Some(read) = screen.read(&mut buffer).ok().filter(|read| *read > 0) {
-        written.extend_from_slice(&buffer[..read]);
-    }
-    child.wait().expect("it ends");
+    reading(&child, "the end of the screen", || {
+        while let Some(read) = screen.read(&mut buffer).ok().filter(|read| *read > 0) {
+            written.extend_from_slice(&buffer[..read]);
+        }
+    });
+    child.ended();
     written
 }
 

@@ -8,11 +8,12 @@ use std::process::{Command, Stdio};
 use rustix_openpty::rustix::termios::Winsize;
 use serde_json::Value;
 
+use crate::bounded::{Bounded, BoundedOutput, reading};
 use crate::serve::{Gateway, get, serve};
 use crate::support::{Job, Reply, Server, finish};
 
 fn once(job: &Job, url: &str) -> (Option<i32>, String) {
-    let output = job.paceline().args(["top", url]).output().expect("it runs");
+    let output = job.paceline().args(["top", url]).ended_with_output();
     (output.status.code(), String::from_utf8(output.stdout).expect("text"))
 }
 
@@ -78,7 +79,7 @@ fn on_a_terminal_it_follows_the_gateway_until_q() {
     let mut shows = |terminal: &mut File, expected: &str| {
         let mut buffer = [0; 4096];
         while !seen.screen().contents().contains(expected) {
-            let read = terminal.read(&mut buffer).expect("it goes on");
+            let read = reading(&child, "more of the screen", || terminal.read(&mut buffer)).expect("it goes on");
             seen.process(&buffer[..read]);
         }
     };
@@ -90,7 +91,7 @@ fn on_a_terminal_it_follows_the_gateway_until_q() {
     drop(gateway);
     shows(&mut terminal, "What is shown is old, since ");
     terminal.write_all(b"q").expect("a key");
-    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    assert_eq!(child.ended().code(), Some(0));
 }
 
 #[test]

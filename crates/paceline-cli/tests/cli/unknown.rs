@@ -11,6 +11,7 @@ use paceline_store::work::{NewItem, State};
 use paceline_store::{CustomId, ResultBody, encode_line};
 use serde_json::{Value, json};
 
+use crate::bounded::{Bounded, BoundedOutput};
 use crate::support::{Job, Reply, Server, finish, start};
 use crate::tasks_run::{Ran, Store, ran, until};
 
@@ -55,7 +56,7 @@ fn a_charge_that_may_have_been_made_is_made_again_only_when_a_person_says_so() {
         [&row["state"], &row["reason"], &row["code"]],
         [&json!("failed"), &json!("unknown_outcome_held"), &json!("timeout")]
     );
-    let stats = job.paceline().args(["stats", "out.jsonl"]).output().expect("it runs");
+    let stats = job.paceline().args(["stats", "out.jsonl"]).ended_with_output();
     assert!(String::from_utf8_lossy(&stats.stdout).contains("held: 1 failed item"), "{stats:?}");
     let (code, log) = finish(job.run(&server).arg("--retry-failed"));
     assert_eq!((code, server.count()), (0, 2), "{log}");
@@ -167,7 +168,7 @@ fn a_kill_leaves_what_may_have_been_sent_to_a_person() {
     let mut killed = start(&mut job.run(&server));
     server.wait_for(1);
     killed.kill().expect("it runs");
-    killed.wait().expect("it was started");
+    killed.ended();
     let (code, log) = finish(&mut job.run(&server));
     assert_eq!((code, server.count(), &job.summary()["held"]), (1, 1, &json!(1)), "{log}");
     let (code, log) = finish(job.run(&server).arg("--retry-failed"));
@@ -190,7 +191,7 @@ fn a_kill_leaves_none_to_a_person_that_had_only_waited() {
         let mut killed = start(job.run(&server).args(["--pace", "fixed", "--concurrency", "4"]));
         server.wait_for(before + CALLS);
         killed.kill().expect("it runs");
-        killed.wait().expect("it was started");
+        killed.ended();
         speaks.store(false, Relaxed);
         let mut run = job.run(&server);
         if changed {
@@ -226,7 +227,7 @@ fn a_call_that_was_cut_off_keeps_its_key_wherever_its_line_stands() {
         arrived += cut_off;
         server.wait_for(arrived);
         killed.kill().expect("it runs");
-        killed.wait().expect("it was started");
+        killed.ended();
         std::fs::write(job.path("in.jsonl"), input(before)).expect("writable");
         cut_off = 3;
     }
@@ -273,11 +274,11 @@ fn a_call_that_was_cut_off_is_held_where_its_line_has_no_id_and_stands_elsewhere
         server.wait_for(2);
         // Notes of calls that carry a key are written with the next snapshot.
         until(|| {
-            let items = job.paceline().args(["stats", "out.jsonl", "--items"]).output().expect("it runs");
+            let items = job.paceline().args(["stats", "out.jsonl", "--items"]).ended_with_output();
             String::from_utf8_lossy(&items.stdout).matches("in_flight").count() == 4
         });
         killed.kill().expect("it runs");
-        killed.wait().expect("it was started");
+        killed.ended();
         std::fs::write(job.path("in.csv"), rows(&["x", "a", "b"])).expect("writable");
         let (code, log) = finish(run().args(["--accept-changed-input", "--timeout", "500ms", "--max-retries", "0"]));
         assert_eq!((code, job.summary()["held"].as_u64()), (1, Some(if flags.is_empty() { 3 } else { 2 })), "{log}");
@@ -292,7 +293,7 @@ fn the_same_holds_for_requests_of_a_store() {
     assert_eq!((code, server.count()), (1, 1), "{log}");
     let item = store.item("a");
     assert_eq!((item.state, item.reason.as_deref()), (State::Failed, Some("unknown_outcome_held")));
-    let report = store.job.paceline().args(["tasks", "report", "--store", "work.db"]).output().expect("it runs");
+    let report = store.job.paceline().args(["tasks", "report", "--store", "work.db"]).ended_with_output();
     let report = String::from_utf8_lossy(&report.stdout);
     assert!(
         report.contains("held: 1 failed item") && report.contains("`paceline tasks retry --store work.db KEY`"),
@@ -314,7 +315,7 @@ fn a_request_whose_answer_was_kept_before_a_kill_is_done() {
         let mut killed = start(store.command().args(flags));
         server.wait_for(1);
         killed.kill().expect("it runs");
-        killed.wait().expect("it was started");
+        killed.ended();
         let custom_id = CustomId::from("a");
         let answer = ResultBody::Response { status: 200, request_id: "", headers: None, body: b"{}" };
         let line = encode_line(store.item("a").id, 1, &custom_id, &answer);
@@ -343,17 +344,16 @@ fn a_kill_leaves_no_request_to_a_person_that_had_only_waited() {
     let mut killed = start(command.args(["--http", "--base-url", &server.url(), "--concurrency", "20"]));
     server.wait_for(2);
     killed.kill().expect("it runs");
-    killed.wait().expect("it was started");
+    killed.ended();
     let sent = server.by_item();
     speaks.store(false, Relaxed);
     let Ran { code, log, .. } = tasks(&store, &server, &["--pace", "none"]);
     assert_eq!((code, log.matches("failed: unknown_outcome_held").count()), (1, sent.len()), "{log}");
     assert_eq!(server.count(), 20, "{log}");
-    let report =
-        store.job.paceline().args(["tasks", "report", "--store", "work.db", "--json"]).output().expect("it runs");
+    let report = store.job.paceline().args(["tasks", "report", "--store", "work.db", "--json"]).ended_with_output();
     let report: Value = serde_json::from_slice(&report.stdout).expect("JSON");
     assert_eq!((&report["calls"], &report["abandoned"]), (&json!(20), &json!(sent.len())), "calls cut off are calls");
-    let report = store.job.paceline().args(["tasks", "report", "--store", "work.db"]).output().expect("it runs");
+    let report = store.job.paceline().args(["tasks", "report", "--store", "work.db"]).ended_with_output();
     let report = String::from_utf8_lossy(&report.stdout);
     assert!(report.contains(&format!("20 calls, {} cut off", sent.len())), "{report}");
 }
@@ -368,7 +368,7 @@ fn one_that_fails_for_good_is_retried_by_its_key_alone() {
     assert_eq!((code, store.item("a").reason.as_deref()), (1, Some("unknown_outcome")), "{log}");
     let retry = |words: &[&str]| {
         let mut command = store.job.paceline();
-        let output = command.args(["tasks", "retry", "--store", "work.db"]).args(words).output().expect("it runs");
+        let output = command.args(["tasks", "retry", "--store", "work.db"]).args(words).ended_with_output();
         (String::from_utf8_lossy(&output.stdout).into_owned(), store.item("a").state, store.item("other").state)
     };
     let (text, a, other) = retry(&["--all"]);
@@ -386,12 +386,12 @@ fn one_that_is_cancelled_under_way_is_retried_by_its_key_alone() {
     server.wait_for(1);
     let of_store = |words: &[&str]| {
         let mut command = store.job.paceline();
-        let output = command.arg("tasks").args(words).args(["--store", "work.db", "--all"]).output().expect("it runs");
+        let output = command.arg("tasks").args(words).args(["--store", "work.db", "--all"]).ended_with_output();
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     assert_eq!(of_store(&["cancel"]), "1 item cancelled\n");
     killed.kill().expect("it runs");
-    killed.wait().expect("it was started");
+    killed.ended();
     let text = of_store(&["retry"]);
     assert!(text.starts_with("nothing is retried; left out: 1 item whose call may have been executed"), "{text}");
     assert_eq!(store.item("a").state, State::Cancelled);
@@ -404,7 +404,7 @@ fn a_kill_leaves_requests_of_a_store_to_a_person_too() {
     let mut killed = start(command.args(["--http", "--base-url", &server.url()]));
     server.wait_for(1);
     killed.kill().expect("it runs");
-    killed.wait().expect("it was started");
+    killed.ended();
     let Ran { code, log, .. } = tasks(&store, &server, &[]);
     assert_eq!((code, server.count()), (1, 1), "{log}");
     assert_eq!(store.item("a").reason.as_deref(), Some("unknown_outcome_held"));

@@ -9,6 +9,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 
+use crate::bounded::{Bounded, BoundedOutput, reading};
 use crate::resume::interrupt_until_it_ends;
 use crate::serve::{Gateway, serve};
 use crate::support::{Job, Reply, Server, finish, line, start};
@@ -84,8 +85,9 @@ fn the_key_and_the_limits_are_the_gateways() {
         assert_eq!((arrival.path.as_str(), told), ("/v1/chat/completions", None));
     }
     job.assert_adds_up(6);
-    let checked = job.paceline().args(["check", "--json", "--upstream", "generic", "--via", &gateway.url]).output();
-    let checked: Value = serde_json::from_slice(&checked.expect("the binary runs").stdout).expect("JSON");
+    let checked =
+        job.paceline().args(["check", "--json", "--upstream", "generic", "--via", &gateway.url]).ended_with_output();
+    let checked: Value = serde_json::from_slice(&checked.stdout).expect("JSON");
     assert_eq!(checked["values"]["base_url"]["value"], format!("{}/generic", gateway.url));
     assert_eq!(checked["idle"]["rpm"]["value"], "500");
     assert!(
@@ -106,7 +108,7 @@ fn runs_through_one_gateway_share_its_limit() {
         !log.contains("another process") && !log.contains("is calling") && !log.contains("may call"),
         "the gateway counts for both: {log}"
     );
-    let ended = first.wait().expect("it ends").code().expect("an exit code");
+    let ended = first.ended().code().expect("an exit code");
     assert!([code, ended].contains(&3), "{code} and {ended}: {log}");
     assert_eq!(server.count(), 5);
     let of = |job: &Job, key: &str| job.summary()[key].as_u64().expect(key);
@@ -123,7 +125,7 @@ fn a_call_that_does_not_reach_the_gateway_is_none() {
     let (job, server) = (Job::new(2), Server::new(|_| Reply::ok()));
     let mut gone = gateway(&job, &server, &[]);
     gone.child.kill().expect("it runs");
-    gone.child.wait().expect("it ends");
+    gone.child.ended();
     let (code, log) = finish(&mut run(&job, &gone, &["--max-wait", "1s"]));
     let summary = job.summary();
     assert_eq!((code, &summary["calls"], &summary["succeeded"]), (3, &json!(0), &json!(0)), "{log}");
@@ -139,13 +141,13 @@ fn a_gateway_that_is_killed_and_comes_back_costs_no_item() {
     let mut running = start(&mut run(&job, &killed, &["--concurrency", &IN_FLIGHT.to_string()]));
     server.wait_for(30);
     killed.child.kill().expect("it runs");
-    killed.child.wait().expect("it ends");
+    killed.child.ended();
     let before = server.count();
     let address = killed.url.trim_start_matches("http://").to_owned();
     let mut again = job.paceline();
     again.args(["serve", "--listen", &address, "--base-url", &server.url()]);
     let _gateway = Gateway::start(&mut again);
-    assert_eq!(running.wait().expect("it ends").code(), Some(0));
+    assert_eq!(running.ended().code(), Some(0));
     job.assert_adds_up(120);
     let by_item = server.by_item();
     let twice = by_item.values().filter(|count| **count > 1).count();
@@ -273,13 +275,13 @@ fn two_upstreams_of_one_gateway_with_one_key_are_no_other_process() {
         .stdout(std::process::Stdio::piped());
     let mut serving = command.spawn().expect("the binary runs");
     let mut lines = BufReader::new(serving.stderr.take().expect("it is piped")).lines();
-    let first = lines.next().expect("a warning").expect("text");
+    let first = reading(&serving, "a warning", || lines.next()).expect("a warning").expect("text");
     assert!(
         first.contains(&format!("two upstreams call {}, both without a key; each counts", server.url())),
         "{first}"
     );
     serving.kill().expect("it runs");
-    serving.wait().expect("it ends");
+    serving.ended();
     assert!(!lines.any(|line| line.expect("text").contains("process")), "no other process calls it");
 }
 
@@ -304,7 +306,7 @@ fn a_job_is_shown_by_its_gateway_while_it_runs_and_as_it_ended() {
     );
     assert_eq!((&line["total"], &line["failed"]), (&json!(3), &json!(1)), "{line}");
     may_end.store(true, std::sync::atomic::Ordering::SeqCst);
-    running.wait().expect("it ends");
+    running.ended();
     assert_eq!(shown(&|job| job["state"] == "ended")["done"], 3);
 }
 
@@ -336,7 +338,7 @@ fn a_job_that_goes_through_no_gateway_is_shown_by_those_of_its_user_on_this_mach
         assert_eq!((&line["name"], &line["total"], &line["done"]), (&json!("out.jsonl"), &json!(2), &json!(0)));
     }
     may_end.store(true, std::sync::atomic::Ordering::SeqCst);
-    running.wait().expect("it ends");
+    running.ended();
     assert_eq!(shown(&one, &|job| job["state"] == "ended")["done"], 2);
     assert!(server.arrivals().iter().all(|arrival| arrival.path != "/api/jobs"), "the API is told nothing");
 }
@@ -380,7 +382,7 @@ fn under_a_budget_a_gateway_is_handed_few_calls_before_it_answers() {
     // The gateway keeps its second place for others, and holds the rest.
     server.wait_for(5);
     interrupt_until_it_ends(&mut child);
-    assert_eq!(child.wait().expect("it ended").code(), Some(3));
+    assert_eq!(child.ended().code(), Some(3));
     let summary = job.summary();
     let [abandoned, calls] = ["abandoned", "calls"].map(|key| summary[key].as_u64().expect(key));
     // Eight at first, and one more for each answer; 36 were left.
@@ -452,7 +454,7 @@ fn a_call_that_is_cut_off_at_a_gateway_may_have_been_made_again() {
         let mut child = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the binary runs");
         server.wait_for(4);
         interrupt_until_it_ends(&mut child);
-        let output = child.wait_with_output().expect("it ended");
+        let output = child.ended_with_output();
         let log = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(3), "{log}");
         assert_eq!(log.contains(" more that the gateway may have made for it"), told, "{log}");

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::bounded::BoundedOutput;
 use crate::support::{Job, Reply, Server, finish};
 
 #[test]
@@ -217,7 +218,7 @@ fn a_hold_names_its_cause_and_its_end() {
             assert!(log.contains("not finished: ") && log.contains(" waiting for a pause to end"), "{log}");
             let log = log.replace("class=\"quota_exhausted\"", "");
             assert!(why.contains("quota") || !log.contains("quota"), "{status}, {run}: {log}");
-            let stats = |json: &[&str]| job.paceline().arg("stats").args(json).output().expect("it runs").stdout;
+            let stats = |json: &[&str]| job.paceline().arg("stats").args(json).ended_with_output().stdout;
             let text = String::from_utf8(stats(&[])).expect("text");
             let line = text.lines().find(|line| line.contains(": held until ")).expect(&text);
             assert!(line.contains(", in ") && line.contains(&format!(" ({why})")), "{line}");

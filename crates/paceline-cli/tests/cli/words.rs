@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 #[cfg(unix)]
+use crate::bounded::BoundedOutput;
 use crate::resume::interrupt;
 use crate::support::{Job, Reply, Server, finish};
 use crate::tasks_run::Store;
@@ -93,7 +94,7 @@ fn words_of_others_cannot_take_over_the_terminal() {
     let bad = json!({"custom_id": 1, "url": format!("http://{hostile}"), "body": {"model": "m"}});
     std::fs::write(job.path("bad.jsonl"), bad.to_string()).expect("writable");
     let output = |args: &[&str]| {
-        let output = job.paceline().args(args).output().expect("the binary runs");
+        let output = job.paceline().args(args).ended_with_output();
         String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
     };
     let run = ["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &server.url()];
@@ -123,7 +124,7 @@ fn a_table_of_items_keeps_its_columns_or_says_that_there_is_nothing() {
     let server = Server::new(|arrival| if arrival.item == "bad" { Reply::error(400, "never") } else { Reply::ok() });
     let line = |id: &str, item: &str| json!({"custom_id": id, "url": "/x", "body": {"item": item}}).to_string();
     let table = |job: &Job| {
-        let output = job.paceline().args(["stats", "--items"]).output().expect("the binary runs");
+        let output = job.paceline().args(["stats", "--items"]).ended_with_output();
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let job = Job::with_input(&[line(&long, "bad"), line("fine", "good")].join("\n"));
@@ -144,7 +145,7 @@ fn scripts_find_the_status_first_and_the_scopes_last() {
     assert!(text.starts_with("{\"status\":\"SUCCESS\",\"input\":2,"), "{text}");
     let keys: Vec<String> = job.summary().as_object().expect("an object").keys().cloned().collect();
     assert_eq!(keys.last().map(String::as_str), Some("scopes"));
-    let stats = job.paceline().args(["stats", "--json"]).output().expect("the binary runs");
+    let stats = job.paceline().args(["stats", "--json"]).ended_with_output();
     let text = String::from_utf8_lossy(&stats.stdout);
     assert!(text.starts_with("{\"input\":2,\"succeeded\":2,"), "{text}");
 }
@@ -264,7 +265,7 @@ fn a_host_that_always_throttles_is_told_with_the_bound_that_would_end_it() {
     let run = job.run(&server).stderr(Stdio::piped()).spawn().expect("it starts");
     server.wait_for(12);
     interrupt(run.id());
-    let output = run.wait_with_output().expect("it ends");
+    let output = run.ended_with_output();
     let log = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{log}");
     let told = "in this run with a rate limit: --max-deferrals 10 fails an item after so many";
@@ -277,7 +278,7 @@ fn a_host_that_always_throttles_is_told_with_the_bound_that_would_end_it() {
 fn an_output_that_cannot_be_written_is_told_as_that() {
     let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").expect("it is there");
     let told = |command: &mut Command| {
-        let output = command.stdout(full()).output().expect("it starts");
+        let output = command.stdout(full()).ended_with_output();
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let server = Server::new(|_| Reply::ok());
