@@ -40,12 +40,12 @@ fn a_long_job_uses_what_its_provider_lets_pass() -> Tested {
         &[
             ("tb-1s", 0.993, 0.0063),
             ("tb-60s", 0.994, 0.0126),
-            ("tb-slow", 0.995, 0.0118),
+            ("tb-slow", 0.995, 0.0133),
             ("fw-60s", 0.957, 0.0066),
-            ("fw-short", 0.931, 0.0064),
+            ("fw-short", 0.944, 0.0064),
             ("slog-60s", 0.963, 0.0152),
-            ("slog-punish", 0.980, 0.0119),
-            ("conc", 0.978, 0.0063),
+            ("slog-punish", 0.976, 0.0119),
+            ("conc", 0.989, 0.0067),
             ("rpm+tpm", 0.993, 0.0125),
             ("tpm-shift", 0.993, 0.0105),
         ],
@@ -60,13 +60,13 @@ fn a_long_job_follows_a_provider_that_changes() -> Tested {
         &[
             ("steps", 0.984, 0.0077),
             ("sine", 0.993, 0.0071),
-            ("tenants", 0.981, 0.0341),
+            ("tenants", 0.920, 0.0112),
             ("overload", 0.928, 0.0110),
-            ("brownout", 0.962, 0.0089),
+            ("brownout", 0.945, 0.0106),
             ("tb+conc", 0.986, 0.0062),
-            ("ddb-steps", 0.984, 0.0086),
-            ("duty", 0.977, 0.0076),
-            ("step-5x", 0.886, 0.0114),
+            ("ddb-steps", 0.985, 0.0086),
+            ("duty", 0.977, 0.0082),
+            ("step-5x", 0.907, 0.0092),
         ],
     )
 }
@@ -78,29 +78,41 @@ fn a_short_job_finds_its_limit_soon() -> Tested {
         5,
         &[
             ("b2-20", 0.950, 0.1084),
-            ("b10-20", 0.921, 0.0260),
+            ("b10-20", 0.939, 0.029),
             ("b50-20", 0.875, 0.0182),
-            ("b2-60", 0.953, 0.0449),
-            ("b10-60", 0.975, 0.0157),
+            ("b2-60", 0.966, 0.0482),
+            ("b10-60", 0.975, 0.017),
             ("b50-60", 0.957, 0.0099),
             ("n1-300", 0.995, 0.0902),
-            ("n10-30", 0.983, 0.0325),
-            ("n20-50", 0.983, 0.0124),
-            ("l10-30", 0.958, 0.0181),
+            ("n10-30", 0.991, 0.0365),
+            ("n20-50", 0.990, 0.0148),
+            ("l10-30", 0.958, 0.0207),
             ("l50-30", 0.908, 0.0110),
             ("f10-60", 0.975, 0.0560),
             ("f30-33", 0.928, 0.0602),
             ("f6-50", 0.899, 0.0534),
-            ("q20-50", 0.912, 0.0297),
+            ("q20-50", 0.943, 0.0297),
             ("p20-50", 0.942, 0.0297),
-            ("c8-30", 0.793, 0.0327),
+            ("c8-30", 0.805, 0.0327),
             ("d5-5", 0.711, 0.0083),
-            ("q1-300", 0.885, 0.1748),
-            ("w6-50", 0.812, 0.0467),
+            ("q1-300", 0.885, 0.1807),
+            ("w6-50", 0.830, 0.0467),
             ("c5-500", 0.848, 0.0097),
-            ("b10-1", 0.884, 0.0902),
+            ("b10-1", 0.909, 0.0902),
         ],
     )
+}
+
+/// As nginx limits: what passes between two refusals measures the limit, so a job of ten seconds ends with few calls stored.
+#[test]
+fn a_job_of_ten_seconds_takes_what_a_bucket_lets_pass() -> Tested {
+    let scenario = Scenario::from_toml(
+        "name = \"nginx\"\nabout = \"\"\nitems = 200\nservice = { p50 = 0.03, p99 = 0.033, cap = 1 }\n\
+         [[limit]]\nshape = \"bucket\"\nlimit = 20\nper = 1\nburst = 21",
+    )?;
+    let means = Figures::mean(&compare(&[scenario], &[hint("ra-ceil")], 20, 1, |_| {})?).ok_or("no run")?;
+    assert!(means.goodput >= 0.92 && means.waste <= 0.05 && means.undone == 0.0, "{means:?}");
+    Ok(())
 }
 
 /// How a closure meets the start of a window is chance where that is one instant, as in `f6-50` and `w6-50`: these begin at
@@ -129,7 +141,7 @@ fn refusals_tell_a_limit_on_tokens_from_one_on_calls() -> Tested {
     stay(
         &Setup::new("auto"),
         1,
-        &[("tpm-wide", 0.966, 0.0091), ("tpm-thrice", 0.981, 0.0092), ("rpm-wide", 0.992, 0.0065)],
+        &[("tpm-wide", 0.977, 0.0091), ("tpm-thrice", 0.978, 0.0092), ("rpm-wide", 0.992, 0.0065)],
     )
 }
 
@@ -148,11 +160,11 @@ fn true_headers_save_refusals() -> Tested {
 #[test]
 fn true_limits_of_a_kind_that_says_when_all_is_back_save_refusals() -> Tested {
     let bars = [
-        ("n10-30", 0.990, 0.0002),
+        ("n10-30", 0.99, 0.0001),
         ("f10-60", 0.986, 0.0020),
-        ("b10-20", 0.946, 0.0002),
-        ("b2-60", 0.997, 0.0002),
-        ("tb-slow", 0.993, 0.0199),
+        ("b10-20", 0.946, 0.0001),
+        ("b2-60", 0.997, 0.0001),
+        ("tb-slow", 0.993, 0.0074),
     ];
     stay(&hint("llm"), 3, &bars)
 }
@@ -160,9 +172,9 @@ fn true_limits_of_a_kind_that_says_when_all_is_back_save_refusals() -> Tested {
 #[test]
 fn false_headers_cost_little() -> Tested {
     let bars = [
-        ("n10-30", 0.986, 0.0323),
+        ("n10-30", 0.995, 0.0323),
         ("f10-60", 0.960, 0.0612),
-        ("b10-20", 0.978, 0.0483),
+        ("b10-20", 0.987, 0.0499),
         ("b2-60", 0.957, 0.0689),
         ("tb-slow", 0.900, 0.0105),
     ];
@@ -172,12 +184,12 @@ fn false_headers_cost_little() -> Tested {
 #[test]
 fn a_true_wait_is_obeyed() -> Tested {
     let bars = [
-        ("n10-30", 0.981, 0.0311),
+        ("n10-30", 0.991, 0.0322),
         ("f10-60", 0.977, 0.0226),
         ("f30-33", 0.997, 0.0564),
-        ("b2-60", 0.952, 0.0432),
+        ("b2-60", 0.964, 0.0459),
         ("w6-50", 0.988, 0.0117),
-        ("slog-60s", 0.961, 0.0122),
+        ("slog-60s", 0.955, 0.0128),
     ];
     stay(&hint("ra"), 3, &bars)
 }
@@ -185,10 +197,10 @@ fn a_true_wait_is_obeyed() -> Tested {
 #[test]
 fn a_rounded_wait_is_obeyed_where_it_is_long() -> Tested {
     let bars = [
-        ("n10-30", 0.981, 0.0323),
+        ("n10-30", 0.992, 0.0323),
         ("f10-60", 0.975, 0.0271),
         ("f30-33", 0.992, 0.0353),
-        ("b2-60", 0.952, 0.0432),
+        ("b2-60", 0.964, 0.0459),
         ("w6-50", 0.784, 0.0197),
     ];
     stay(&hint("ra-ceil"), 3, &bars)
@@ -196,7 +208,7 @@ fn a_rounded_wait_is_obeyed_where_it_is_long() -> Tested {
 
 #[test]
 fn a_false_wait_of_a_minute_costs_half_of_the_throughput() -> Tested {
-    stay(&hint("ra-lie-60"), 2, &[("tb-slow", 0.638, 0.0009), ("slog-60s", 0.838, 0.0025)])
+    stay(&hint("ra-lie-60"), 2, &[("tb-slow", 0.638, 0.0008), ("slog-60s", 0.838, 0.0025)])
 }
 
 /// Two seeds of chance scatter widely: over 64 of them w60 at 2 % reaches 0.933, and c8 at 5 % 0.857.
@@ -209,15 +221,15 @@ fn refusals_by_chance_leave_the_limit_used() -> Tested {
             ("noise-503-0.02-b20", 0.989, 0.0076),
             ("noise-503-0.20-b20", 0.925, 0.0091),
             ("noise-503-0.02-w60", 0.949, 0.0214),
-            ("noise-503-0.05-c8", 0.825, 0.0099),
-            ("noise-503-0.05-tpm", 0.972, 0.0157),
-            ("noise-429-0.003-b20", 0.912, 0.0068),
-            ("noise-429-0.05-b20", 0.726, 0.1065),
-            ("noise-429-0.02-tpm", 0.868, 0.0809),
-            ("noise-429-0.01-w60", 0.858, 0.0229),
-            ("burst-503-b20", 0.963, 0.0072),
-            ("burst-503-c8", 0.946, 0.0095),
-            ("burst-429-b20", 0.957, 0.0069),
+            ("noise-503-0.05-c8", 0.826, 0.0104),
+            ("noise-503-0.05-tpm", 0.985, 0.0157),
+            ("noise-429-0.003-b20", 0.934, 0.0066),
+            ("noise-429-0.05-b20", 0.768, 0.13),
+            ("noise-429-0.02-tpm", 0.899, 0.0952),
+            ("noise-429-0.01-w60", 0.903, 0.0268),
+            ("burst-503-b20", 0.958, 0.0072),
+            ("burst-503-c8", 0.920, 0.0095),
+            ("burst-429-b20", 0.951, 0.0069),
         ],
     )
 }
@@ -228,6 +240,6 @@ fn processes_that_know_nothing_of_each_other_share_a_provider() -> Tested {
     stay(
         &four,
         2,
-        &[("tb-slow", 0.974, 0.0563), ("n10-30", 0.989, 0.3230), ("overload", 0.901, 0.0405), ("c8-30", 0.776, 0.1962)],
+        &[("tb-slow", 0.979, 0.0674), ("n10-30", 0.985, 0.323), ("overload", 0.909, 0.0247), ("c8-30", 0.776, 0.1962)],
     )
 }

@@ -65,6 +65,18 @@ const CUT: f64 = 0.18;
 /// The same where few calls were admitted since the last one: that was not enough.
 const CUT_AGAIN: f64 = 0.2;
 
+/// What passed between two refusals measures the limit from so many calls on, ...
+const MEASURES: f64 = 30.0;
+
+/// ... that took at least this time, in seconds: fewer were stored in a bucket, or the limit has just fallen.
+const MEASURES_FOR: f64 = 1.5;
+
+/// A cut goes no further than to this part of what was measured, ...
+const MEASURED: f64 = 0.96;
+
+/// ... but takes at least so much of the rate.
+const LEAST_CUT: f64 = 0.06;
+
 /// Before so many calls were admitted a refusal does not end the start: it was hardly a rate.
 const FIRST_CALLS: u64 = 6;
 
@@ -136,6 +148,8 @@ pub(super) struct Rate {
     lost: f64,
     /// When a call was refused last, and the rate that a refusal slowed down last.
     refused: Option<(Instant, f64)>,
+    /// The part of the rate that the last refusal took: the payment for it earns just that again.
+    taken: f32,
     /// The lowest rate: it bounds the time between two calls.
     slowest: f64,
 }
@@ -156,6 +170,7 @@ impl Rate {
             again: f64::INFINITY,
             hit: 0.0,
             floor: 0.0,
+            taken: CUT as f32,
             ended_by_trials: 0,
             tried: 0.0,
             windowed: false,
@@ -225,6 +240,9 @@ impl Rate {
         for rate in [&mut self.goal, &mut self.hit, &mut self.floor, &mut self.again, &mut self.tried] {
             *rate /= factor;
         }
+        if let Some((_, rate)) = &mut self.refused {
+            *rate /= factor;
+        }
         self.set(self.x / factor);
     }
 
@@ -268,8 +286,14 @@ impl Rate {
         self.x += match self.ramp {
             Some(ramp) => LN_2 / ramp,
             None if self.x < self.goal => RUSH * CUT * self.x / self.payment(),
-            None => CUT * self.x * self.haste(run) / self.payment().max(self.lost * self.x),
+            None => self.to_earn() * self.x * self.haste(run) / self.payment().max(self.lost * self.x),
         };
+    }
+
+    /// The part of the rate that a payment earns: just below the rate of the last refusal what that took, else a usual cut.
+    fn to_earn(&self) -> f64 {
+        let earned = self.refused.map_or(1.0, |(_, rate)| self.x / rate);
+        if (HALF..1.0).contains(&earned) { f64::from(self.taken) } else { CUT }
     }
 
     /// How many times as fast as usual to grow, when so many calls were admitted since the last refusal.
@@ -318,7 +342,8 @@ impl Rate {
     /// Cuts the rate, after so many admitted calls in all and `run` since the last epoch. Returns whether that ended the start.
     pub(super) fn cut(&mut self, now: Instant, admitted: u64, run: u64) -> bool {
         self.void();
-        self.refused_at(now, self.x, run);
+        let (before, measured) = (self.x, self.measured(now, run));
+        self.refused_at(now, before, run);
         let starting = self.ramp.is_some();
         self.goal = if starting { self.goal.max(BACK * self.x) } else { 0.0 };
         let part = match run as f64 {
@@ -329,9 +354,21 @@ impl Rate {
         if starting && admitted >= FIRST_CALLS {
             (self.again, self.ramp) = (self.x, None);
         }
-        self.set(self.x * (1.0 - part));
+        let after = before * (1.0 - part);
+        self.set(measured.filter(|_| !starting).map_or(after, |rate| after.max(rate.min(before * (1.0 - LEAST_CUT)))));
+        if !starting {
+            self.taken = (1.0 - self.x / before).min(CUT) as f32;
+        }
         (self.floor, self.lost) = (self.x, 0.0);
         starting
+    }
+
+    /// What the limit lets pass, a little less, where enough calls were admitted since the last refusal: at both refusals
+    /// nothing was left of it, so what passed between them is what came in.
+    fn measured(&self, now: Instant, run: u64) -> Option<f64> {
+        let (at, _) = self.refused?;
+        let (calls, time) = (run as f64, now.saturating_since(at).as_secs_f64());
+        (calls >= MEASURES && time >= MEASURES_FOR).then(|| MEASURED * calls / time)
     }
 
     /// The provider is overloaded: halves the rate, which returns fast afterwards. Returns false during the start, which ends as
@@ -355,7 +392,7 @@ impl Rate {
     /// A limit may be at that rate. It lowers the known one only if the rate had been earned again since.
     fn refused_at(&mut self, now: Instant, rate: f64, run: u64) {
         self.hit = if self.is_paid(run) { rate } else { self.hit.max(rate) };
-        self.refused = Some((now, rate));
+        (self.refused, self.taken) = (Some((now, rate)), CUT as f32);
         self.ended_by_trials = 0;
     }
 
@@ -460,5 +497,28 @@ mod tests {
             rate.x
         };
         assert!((cut(60) - 8.2).abs() < 1e-9 && (cut(3) - 8.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_passed_between_two_refusals_bounds_the_cut_and_growth_earns_that_again() {
+        let between = |calls: u64, time: Duration| {
+            let mut rate = Rate::new(Start::At(25.0), Duration::from_secs(60));
+            rate.ramp = None;
+            rate.cut(Instant::ZERO, 1_000, 10);
+            rate.set(21.0);
+            rate.cut(Instant::ZERO + time, 1_000 + calls, calls);
+            rate
+        };
+        let mut measured = between(40, Duration::from_secs(2));
+        assert!((measured.x - 0.96 * 20.0).abs() < 1e-9, "{}", measured.x);
+        let payment = measured.payment() as u64;
+        (1..=payment).for_each(|run| measured.grow(run));
+        assert!((20.8..21.3).contains(&measured.x), "a payment earns what was taken, {}", measured.x);
+        let least = between(43, Duration::from_secs(2));
+        assert!((least.x - 0.94 * 21.0).abs() < 1e-9, "{}", least.x);
+        for (calls, time) in [(20, 1_000), (40, 1_000), (20, 2_000)] {
+            let usual = between(calls, Duration::from_millis(time));
+            assert!((usual.x - 0.8 * 21.0).abs() < 1e-9, "{calls} in {time} ms: {}", usual.x);
+        }
     }
 }
