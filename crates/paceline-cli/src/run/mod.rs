@@ -237,7 +237,8 @@ impl Run<'_> {
         let journal = &self.job.journal;
         let snapshot = journal.snapshot()?;
         let clocks = snapshot.as_ref().and_then(Clocks::of);
-        let stopped = holds::restore(journal, &self.limiter, now, clocks, acknowledge)?;
+        let sends_of = |scope: &str| self.args.only.sends_of(scope);
+        let stopped = holds::restore(journal, &self.limiter, now, clocks, sends_of, acknowledge)?;
         if self.job.same_account {
             let texts = journal.limiter_state()?;
             limiter_state::restore(&self.limiter, &self.shared, texts.iter().map(String::as_str));

@@ -74,6 +74,23 @@ fn a_host_that_bans_the_caller_keeps_what_it_has_not_been_asked() {
     assert_eq!((code, &job.summary()["failed"]), (1, &json!(59)), "{log}");
 }
 
+/// The run in between is for the other host, and sends nothing to the one that was stopped.
+#[test]
+fn a_stopped_host_is_asked_once_more_by_the_next_run_that_is_for_it() {
+    let (forbids, other) = (Server::new(|_| Reply::error(404, "gone")), Server::new(|_| Reply::ok()));
+    let job = Job::with_input(&pages([&forbids, &other], 120));
+    let run = |flags: &[&str]| finish(job.run(&other).args(["--scope", "host", "--concurrency", "1"]).args(flags));
+    let (code, log) = run(&["--max-items", "70"]);
+    assert_eq!((code, &job.summary()["failed"]), (3, &json!(0)), "{log}");
+    let (before, other_host) = (forbids.count(), other.url().replace("http://", ""));
+    assert!(log.contains(" makes no more calls: "), "{log}");
+    let (code, log) = run(&["--only-host", &other_host]);
+    assert_eq!((code, other.count(), forbids.count()), (3, 60, before), "{log}");
+    let (code, log) = run(&[]);
+    assert_eq!((code, forbids.count()), (3, before + 1), "one call shows that nothing has changed: {log}");
+    assert!(log.contains("still answers as in the run before, with status 404"), "{log}");
+}
+
 /// Its pages are tried again, as answers that --expect refuses are, and the other host answers meanwhile.
 #[test]
 fn a_host_that_answers_with_login_pages_alone_is_stopped_alone() {

@@ -225,7 +225,7 @@ impl Clocks {
 
 /// Restores the holds of earlier runs: they last until their time, by `clocks` also where the wall clock was set meanwhile. A
 /// stop waited for a person, and a person has started this run: it is tried again, and comes back with the first answer if
-/// nothing has changed. Returns whose stop that was.
+/// nothing has changed. One of a scope of which this run sends nothing stays for the run that does. Returns whose stops are tried.
 ///
 /// # Errors
 /// An error of the journal.
@@ -234,6 +234,7 @@ pub(crate) fn restore(
     limiter: &Limiter,
     now: Timestamp,
     clocks: Option<Clocks>,
+    sends_of: impl Fn(&str) -> bool,
     acknowledge: &Acknowledge,
 ) -> Result<Vec<Arc<str>>, JournalError> {
     let mut tried_again = Vec::new();
@@ -251,6 +252,7 @@ pub(crate) fn restore(
                 }
             }
             Stored::Held { .. } => journal.set_scope(&row.name, Stored::Open, acknowledge.reply()),
+            Stored::Stopped { .. } if *row.name != *ACCOUNT && !sends_of(&row.name) => {}
             Stored::Stopped { reason } => {
                 let name = if *row.name == *ACCOUNT { "the account" } else { &*row.name };
                 let line = format!("{name} was stopped ({reason}); trying again");
