@@ -144,15 +144,15 @@ pub(crate) fn cut_off(calls: u64, unsure: u64, by_gateway: Option<u32>) -> Strin
 }
 
 /// What went wrong with the calls of a job, empty if nothing did. `for_long`: answers that a quota is used up, or that
-/// asked for so long a wait.
-pub(crate) fn call_details(totals: &CallTotals, for_long: u64) -> String {
+/// asked for so long a wait, of the one run that is known by the words behind it.
+pub(crate) fn call_details(totals: &CallTotals, for_long: u64, of_run: &str) -> String {
     let after_errors = match totals.retries {
         0 => String::new(),
         retries => format!(" ({} after an error)", count(retries)),
     };
     let repeated = (totals.resends > 0).then(|| format!("{} repeated an item{after_errors}", count(totals.resends)));
-    let ends =
-        [(totals.throttled, "rate-limited"), (for_long, "refused for a long time"), (totals.abandoned, "cut off")];
+    let for_a_long_time = format!("refused for a long time{of_run}");
+    let ends = [(totals.throttled, "rate-limited"), (for_long, &for_a_long_time), (totals.abandoned, "cut off")];
     let ends: Vec<_> =
         ends.iter().filter(|(calls, _)| *calls > 0).map(|(calls, end)| format!("{} {end}", count(*calls))).collect();
     match (repeated, ends.join(", ")) {
@@ -260,10 +260,10 @@ mod tests {
 
     #[test]
     fn only_what_went_wrong_with_calls_is_told() {
-        assert_eq!(call_details(&CallTotals { calls: 60, ..CallTotals::default() }, 0), "");
+        assert_eq!(call_details(&CallTotals { calls: 60, ..CallTotals::default() }, 0, ""), "");
         let totals = CallTotals { calls: 2_000, resends: 1_500, retries: 3, throttled: 1_497, abandoned: 1 };
         assert_eq!(
-            call_details(&totals, 2),
+            call_details(&totals, 2, ""),
             "1,500 repeated an item (3 after an error); of all calls, 1,497 rate-limited, 2 refused for a long time, 1 cut off"
         );
     }

@@ -154,8 +154,12 @@ pub(super) fn describe(
         number(in_flight),
         number(waiting),
     ));
-    let used_up = &snapshot["account"]["totals"]["by_class"][Class::QuotaExhausted.as_str()];
-    let details = text::call_details(&counts.totals, used_up.as_u64().unwrap_or(0));
+    let of_run = &snapshot["account"]["totals"];
+    let used_up = &of_run["by_class"][Class::QuotaExhausted.as_str()];
+    // The limiter counts the calls of its run alone.
+    let is_all = of_run["sends"].as_u64().is_none_or(|sends| sends >= counts.totals.calls);
+    let run = if is_all { "" } else { " in the last run" };
+    let details = text::call_details(&counts.totals, used_up.as_u64().unwrap_or(0), run);
     let colon = if details.is_empty() { "" } else { ": " };
     let calls = text::calls(counts, running);
     line(format!("{calls}{colon}{details}"));

@@ -91,6 +91,29 @@ fn a_stopped_host_is_asked_once_more_by_the_next_run_that_is_for_it() {
     assert!(log.contains("still answers as in the run before, with status 404"), "{log}");
 }
 
+/// Each run is refused once, by another host.
+#[test]
+fn refusals_for_a_long_time_are_those_of_one_run_and_are_told_as_that() {
+    let busy = || Server::new(|_| Reply::error(429, "slow_down").with_header("retry-after", 7_200));
+    let (one, two) = (busy(), busy());
+    let job = Job::with_input(&pages([&one, &two], 4));
+    let run = |server: &Server| {
+        let host = server.url().replace("http://", "");
+        let flags = ["--scope", "host", "--only-host", &host, "--concurrency", "1", "--max-wait", "1s"];
+        finish(job.run(&one).args(flags)).1
+    };
+    let stats = || {
+        let output = job.paceline().args(["stats", "out.jsonl"]).ended_with_output();
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let log = run(&one);
+    assert!(log.contains("1 call: 1 refused for a long time; "), "{log}");
+    assert!(stats().contains("1 call: 1 refused for a long time\n"), "{}", stats());
+    let log = run(&two);
+    assert!(log.contains("2 calls in all runs, 1 in this one: 1 refused for a long time in this run; "), "{log}");
+    assert!(stats().contains("2 calls: 1 refused for a long time in the last run\n"), "{}", stats());
+}
+
 /// Its pages are tried again, as answers that --expect refuses are, and the other host answers meanwhile.
 #[test]
 fn a_host_that_answers_with_login_pages_alone_is_stopped_alone() {

@@ -299,7 +299,8 @@ impl Summary<'_> {
             0 => format!("nothing could be sent; {calls} in earlier runs"),
             now => format!("{calls} in all runs, {} in this one", text::count(now)),
         };
-        let details = text::call_details(&totals, self.view.account.totals.of(Class::QuotaExhausted));
+        let of_run = if before == 0 { "" } else { " in this run" };
+        let details = text::call_details(&totals, self.view.account.totals.of(Class::QuotaExhausted), of_run);
         if !details.is_empty() {
             line += &format!(": {details}");
         }
