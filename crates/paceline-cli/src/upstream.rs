@@ -355,11 +355,19 @@ fn header_in(upstream: &Upstream, name: &HeaderName) -> String {
 #[derive(Clone, Debug)]
 pub(crate) struct Destination {
     address: String,
+    /// Each scope is a host, which the lines name.
+    by_host: bool,
     /// In words behind the address.
     proxy: Option<String>,
 }
 
 impl Destination {
+    /// Where the calls of a scope go.
+    pub(crate) fn of(&self, scope: &str) -> String {
+        let address = if self.by_host { host_of(scope) } else { &self.address };
+        format!("{address}{}", self.proxy().unwrap_or_default())
+    }
+
     /// What a message says of the proxy, behind the address.
     pub(crate) fn proxy(&self) -> Option<&str> {
         self.proxy.as_deref()
@@ -379,6 +387,7 @@ pub(crate) fn destination(upstream: &Upstream) -> Destination {
         Scope::Host => "the hosts of the input",
         _ => upstream.base_url.as_deref().unwrap_or_default(),
     };
+    let by_host = upstream.dialect.scope() == Scope::Host && upstream.via.is_none();
     let gateway = upstream.via.as_ref().map(|_| format!("the gateway at {address}"));
     let address = gateway.unwrap_or_else(|| address.to_owned());
     let proxy = match (&upstream.access.proxy, proxy_of_environment(upstream)) {
@@ -386,7 +395,7 @@ pub(crate) fn destination(upstream: &Upstream) -> Destination {
         (_, Some((name, _))) => Some(format!(" (the variable {name} sets a proxy)")),
         _ => None,
     };
-    Destination { address, proxy }
+    Destination { address, by_host, proxy }
 }
 
 /// Whether configured limits hold for several hosts, of which a user may expect that each has them.

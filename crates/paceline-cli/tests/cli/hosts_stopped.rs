@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::bounded::BoundedOutput;
 use crate::hosts::pages;
 use crate::support::{Job, Reply, Server, finish};
+use crate::tls::Authority;
 
 /// The first lines are all of one host, which wants none of them.
 #[test]
@@ -112,6 +113,18 @@ fn refusals_for_a_long_time_are_those_of_one_run_and_are_told_as_that() {
     let log = run(&two);
     assert!(log.contains("2 calls in all runs, 1 in this one: 1 refused for a long time in this run; "), "{log}");
     assert!(stats().contains("2 calls: 1 refused for a long time in the last run\n"), "{}", stats());
+}
+
+/// The other host is asked first, and its certificate is not to blame.
+#[test]
+fn a_certificate_that_is_not_trusted_is_told_with_its_host() {
+    let authority = Authority::new();
+    let unknown = Server::tls(authority.server("localhost", false), |_| Reply::ok());
+    let other = Server::new(|_| Reply::ok());
+    let job = Job::with_input(&pages([&other, &unknown], 4));
+    let (code, log) = finish(job.run(&other).args(["--scope", "host", "--concurrency", "1"]));
+    assert_eq!((code, unknown.count()), (3, 0), "{log}");
+    assert!(log.contains(&format!("cannot call {}: ", unknown.url())) && log.contains("ca_file"), "{log}");
 }
 
 /// Its pages are tried again, as answers that --expect refuses are, and the other host answers meanwhile.

@@ -41,11 +41,10 @@ impl Recorder {
         let status = sent.exchange.status();
         let message = entry::error_message(sent);
         if let Err(NoAnswer::Tls(message)) = &sent.exchange.answer {
-            let address = self.address.to_string();
-            return StopReason::Tls { address, message: message.clone() };
+            return StopReason::Tls { address: self.address.of(scope), message: message.clone() };
         }
         if let Err(NoAnswer::Proxy(message)) = &sent.exchange.answer {
-            return StopReason::Proxy { address: self.address.to_string(), message: message.clone() };
+            return StopReason::Proxy { address: self.address.of(scope), message: message.clone() };
         }
         let reading = &sent.exchange.reading;
         let (item, by_rule) = (&sent.echo.custom_id, format!("by the rule \"{}\"", reading.rule()));
