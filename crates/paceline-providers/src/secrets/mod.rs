@@ -22,7 +22,7 @@ const SHORTEST: usize = 8;
 
 /// The keys that calls carry in their headers, to be taken out of what a server says: the values, of `Bearer KEY` only KEY,
 /// of `Basic ...` also what it encodes and the password in it. They are found as they are, with the escapes of JSON, also of
-/// JSON within JSON, with those of HTML, percent-encoded, in base64, and in UTF-16 and UTF-32, also where a key holds what looks
+/// JSON within JSON, with those of HTML, percent-encoded, in base64, in hexadecimal, and in UTF-16 and UTF-32, also where a key holds what looks
 /// like an escape, such as `%3D`: then with and without it. [`SECRET`] takes their place. Keys below 8 bytes are words, and stay.
 #[derive(Clone, Default)]
 pub struct Secrets {
@@ -39,7 +39,10 @@ impl Secrets {
         let keys = values.into_iter().flat_map(|value| keys_in(value.as_bytes()));
         let keys = keys.flat_map(|key| spelling::decoded(&key).into_iter().chain([key]));
         let keys = keys.filter(|key| key.len() >= SHORTEST);
-        let spelled = |key: Vec<u8>| spelling::in_base64(&key).chain(spelling::in_wide_letters(&key)).chain([key]);
+        let spelled = |key: Vec<u8>| {
+            let encoded = spelling::in_base64(&key).chain(spelling::in_hexadecimal(&key));
+            encoded.chain(spelling::in_wide_letters(&key)).chain([key])
+        };
         let mut all: Vec<Vec<u8>> = keys.flat_map(spelled).collect();
         all.sort_unstable_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
         all.dedup();
@@ -229,6 +232,8 @@ mod tests {
             ("GET /?key=abcd%2Fefgh%2fSECRET%2B1234&n=1", "GET /?key=[key]&n=1"),
             ("/login?next=%2F%3Fk%3Dabcd%252Fefgh%252FSECRET%252B1234", "/login?next=%2F%3Fk%3D[key]"),
             ("YWJjZC9lZmdoL1NFQ1JFVCsxMjM0", "[key]"),
+            (r#"{"m":"0x616263642f656667682f5345435245542b31323334."}"#, r#"{"m":"0x[key]."}"#),
+            ("616263642F656667682F5345435245542B313233340a", "[key]0a"),
             ("<p>abcd&#x2F;efgh&#047;SECRET&#43;1234 &amp; more</p>", "<p>[key] &amp; more</p>"),
             (r#"{"m":"abcd\u0026#x2F;efgh&sol;SECRET&plus;1234"}"#, r#"{"m":"[key]"}"#),
             ("abcd&amp;#x2f;efgh&amp;amp;sol;SECRET&#X2B;1234", "[key]"),

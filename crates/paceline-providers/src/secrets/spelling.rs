@@ -18,6 +18,14 @@ pub(super) fn in_base64(key: &[u8]) -> impl Iterator<Item = Vec<u8>> + use<> {
     [behind(0), behind(1), behind(2)].into_iter().flatten()
 }
 
+/// The key in hexadecimal, in small and in capital letters.
+pub(super) fn in_hexadecimal(key: &[u8]) -> impl Iterator<Item = Vec<u8>> + use<> {
+    let written = |digits: &[u8; 16]| {
+        key.iter().flat_map(|byte| [byte >> 4, byte & 15]).map(|half| digits[usize::from(half)]).collect()
+    };
+    [written(b"0123456789abcdef"), written(b"0123456789ABCDEF")].into_iter()
+}
+
 /// The key in UTF-16 and UTF-32, whose letters have one and three zeros between them in either order of bytes.
 pub(super) fn in_wide_letters(key: &[u8]) -> impl Iterator<Item = Vec<u8>> + use<> {
     let apart = |zeros: usize| key.iter().map(|letter| vec![*letter]).collect::<Vec<_>>().join(&[0; 3][..zeros]);
