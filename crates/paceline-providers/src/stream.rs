@@ -11,13 +11,21 @@ use super::ending::{Ending, OF_MESSAGES, OF_RESPONSES};
 use super::frames::{self, Frame};
 use super::reported::{PLACES, Reported};
 
+/// Before a text that begins with it, it says that the text is UTF-8, and belongs to none of its lines.
+const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+
 /// Whether a body holds server-sent events: no line of them begins like JSON, whatever the content type says.
 pub(super) fn is_stream(body: &[u8], content_type: &str) -> bool {
-    let begins = |start: &[u8]| body.trim_ascii_start().starts_with(start);
+    let text = without_mark(body).trim_ascii_start();
+    let begins = |start: &[u8]| text.starts_with(start);
     begins(b"event:")
         || begins(b"data:")
         || content_type.starts_with(LINES_OF_JSON)
         || (content_type.starts_with("text/event-stream") && !begins(b"{") && !begins(b"["))
+}
+
+fn without_mark(body: &[u8]) -> &[u8] {
+    body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body)
 }
 
 /// The content of a finished stream, read after its end.
@@ -67,7 +75,7 @@ const LINES_OF_JSON: &str = "application/stream+json";
 /// Hands out the events of a whole body. Comments and blank lines are none.
 pub(super) fn each(body: &[u8], mut take: impl FnMut(Event)) {
     let (mut name, mut data) = (String::new(), String::new());
-    let text = String::from_utf8_lossy(body);
+    let text = String::from_utf8_lossy(without_mark(body));
     // A line may end with either or with both.
     let text = if text.contains('\r') { Cow::Owned(text.replace("\r\n", "\n").replace('\r', "\n")) } else { text };
     for line in text.lines().chain([""]) {
@@ -116,13 +124,25 @@ pub fn is_made_of_events(content_type: &str) -> bool {
 /// let of = |at| paceline_providers::event_from("text/event-stream", body, at);
 /// assert_eq!([of(0), of(1), of(9), of(10)], [0, 9, 9, 18]);
 /// ```
+///
+/// A line may end with a carriage return, a line feed or both.
 pub fn event_from(content_type: &str, body: &[u8], at: usize) -> usize {
     if content_type.trim_start().starts_with(frames::MEDIA_TYPE) {
         return frames::frame_from(body, at);
     }
-    let before = at.saturating_sub(2);
-    let end = || body[before..].windows(2).position(|two| two == b"\n\n");
-    if at == 0 { 0 } else { end().map_or(body.len(), |end| before + end + 2) }
+    if at == 0 { 0 } else { (at..body.len()).find(|at| is_behind_blank_line(body, *at)).unwrap_or(body.len()) }
+}
+
+/// Whether the byte before is the last of a blank line.
+fn is_behind_blank_line(body: &[u8], at: usize) -> bool {
+    // Of `\r\n` both belong to the end of the line.
+    let is_inside_end = body[..at].ends_with(b"\r") && body[at..].starts_with(b"\n");
+    let without_end = |text: &[u8]| {
+        let end = [&b"\r\n"[..], b"\n", b"\r"].into_iter().find(|end| text.ends_with(end))?;
+        Some(text.len() - end.len())
+    };
+    let ends_twice = |text: &[u8]| without_end(text).and_then(|len| without_end(&text[..len])).is_some();
+    !is_inside_end && ends_twice(&body[..at])
 }
 
 /// Reads the events of a whole body that comes in parts.
@@ -299,6 +319,34 @@ mod tests {
         let stream = read(format!("{chunk}data: {{\"object\":\"chat.com").as_bytes());
         assert!(stream.must_end && !stream.ended);
         assert!(read(format!("{chunk}data: [DONE]\r\n\r\n").as_bytes()).ended);
+    }
+
+    #[test]
+    fn a_byte_order_mark_before_the_first_line_is_no_part_of_it() {
+        let body = "\u{feff}data: {\"error\":{\"code\":\"server_error\"}}\n\ndata: \u{feff}[DONE]\n\n";
+        for content_type in ["text/event-stream", ""] {
+            let stream = read_any(body.as_bytes(), content_type).expect("a stream");
+            assert_eq!(stream.error["error"]["code"], "server_error", "{content_type:?}");
+        }
+        assert!(!is_stream("\u{feff}{}".as_bytes(), "text/event-stream"), "JSON");
+        assert!(read("\u{feff}\u{feff}event: error\n\n".as_bytes()).error.is_empty(), "one of them is stripped");
+    }
+
+    #[test]
+    fn events_begin_behind_a_blank_line_however_lines_end() {
+        let ends = [["\n", "\n"], ["\r\n", "\r\n"], ["\r", "\r"], ["\n", "\r\n"], ["\r\n", "\n"], ["\r\n", "\r"]];
+        for [line, blank] in ends {
+            let (first, second) = (format!("data: 1{line}id: 1{line}{blank}"), format!("data: 2{line}{blank}"));
+            let body = format!("{first}{second}");
+            let of = |at| event_from("text/event-stream", body.as_bytes(), at);
+            assert_eq!(of(0), 0);
+            for at in 1..=first.len() {
+                assert_eq!(of(at), first.len(), "{body:?} from {at}");
+            }
+            for at in first.len() + 1..=body.len() {
+                assert_eq!(of(at), body.len(), "{body:?} from {at}");
+            }
+        }
     }
 
     #[test]
