@@ -130,7 +130,8 @@ const INPUT: &[Case] = &[
         "a repeated id after a bad line",
         |job| input(job, [&line("a"), "{", &line("a")].join("\n").as_bytes()),
         "2 lines of in.jsonl cannot be sent, so no request was sent; correct them, or send the others with --skip-bad-lines:\n  \
-         line 2: invalid_json_line: EOF while parsing an object at column 1\n  \
+         line 2: invalid_json_line: the line ends inside an object; each object stands on one line, which jq -c . FILE makes \
+         of one that does not\n  \
          line 3: duplicate_custom_id: custom_id: the same as in line 1: each line needs its own",
     ),
     case(
@@ -196,7 +197,8 @@ const INPUT: &[Case] = &[
             fs::write(job.path("in.jsonl.gz"), compressed(job)).expect("writable");
         },
         "1 line of in.jsonl.gz cannot be sent, so no request was sent; correct them, or send the others with --skip-bad-lines:\n  \
-         line 1: invalid_json_line: EOF while parsing an object at column 1",
+         line 1: invalid_json_line: the line ends inside an object; each object stands on one line, which jq -c . FILE makes \
+         of one that does not",
     ),
     case(
         "no such file",

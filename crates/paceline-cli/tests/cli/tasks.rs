@@ -322,7 +322,7 @@ fn a_file_may_be_added_again_and_is_added_whole_or_not_at_all() {
         "\n  line 2501: line 2 has the same key, \"k1\"\n",
         "\n  line 2502: unknown field `kay`",
         "\n  line 2503: the key of item \"\\0\" holds a NUL character, which neither ",
-        "\n  line 2504: expected a JSON object\n",
+        "\n  line 2504: expected a JSON object, {\"key\":",
         "\n  and 13 more\n",
     ] {
         assert!(log.contains(expected), "{expected} in {log}");

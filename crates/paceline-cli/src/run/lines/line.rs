@@ -153,9 +153,8 @@ pub(crate) fn text(bytes: &[u8]) -> Result<&str, Fault> {
 
 const NO_OBJECT: &str = "not a request object: expected one JSON object a line";
 
-/// What a shell user does about it.
-pub(crate) const FLAGS_FOR_OTHERS: &str = "; for a table use --format csv; for a list of web addresses --format text, of prompts \
-                                           --format text with --model";
+/// The forms of a line, and what a shell user does about another.
+pub(crate) const FLAGS_FOR_OTHERS: &str = r#", {"custom_id":"1","url":"/v1/chat/completions","body":{...}}, {"custom_id":"1","params":{...}} or a body alone, {"model":"m",...}; for a table use --format csv; for a list of web addresses --format text, of prompts --format text with --model; jq -c . FILE puts each object on one line, jq -Rc '{model:"m",messages:[{role:"user",content:.}]}' FILE makes a body of each line"#;
 
 /// The members of the object that a line has to be.
 pub(crate) fn members(text: &str) -> Result<Members<'_>, Fault> {

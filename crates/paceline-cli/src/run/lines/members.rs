@@ -21,6 +21,14 @@ pub(crate) enum NotAnObject {
         /// Where, from 1.
         column: usize,
     },
+    /// It ends before its object does.
+    #[error(
+        "the line ends inside {inside}; each object stands on one line, which jq -c . FILE makes of one that does not"
+    )]
+    Cut {
+        /// What is open, and for a text where it begins.
+        inside: String,
+    },
     /// Two values for one key: readers of JSON do not agree which of them counts.
     #[error("duplicate key `{0}`")]
     Duplicate(String),
@@ -33,6 +41,9 @@ impl<'a> Members<'a> {
     /// It is no JSON, no object, or has a key twice. Objects inside are not searched for repeated keys.
     pub(crate) fn read(text: &'a str) -> Result<Self, NotAnObject> {
         let members: Self = serde_json::from_str(text).map_err(|error| {
+            if error.is_eof() && text.trim_ascii_start().starts_with('{') {
+                return NotAnObject::Cut { inside: open_at_end(text) };
+            }
             let (message, column) = (error.to_string(), error.column());
             let place = format!(" at line {} column {column}", error.line());
             NotAnObject::Json { message: message.strip_suffix(&place).unwrap_or(&message).to_owned(), column }
@@ -85,6 +96,21 @@ impl<'a> Members<'a> {
     }
 }
 
+/// What a text that is cut ends in: the string that is never closed, else the object.
+fn open_at_end(text: &str) -> String {
+    let (mut opened, mut is_escaped) = (None, false);
+    for (at, byte) in text.bytes().enumerate() {
+        match (opened, byte) {
+            (Some(_), b'\\') => is_escaped = !is_escaped,
+            (Some(_), b'"') if !is_escaped => opened = None,
+            (Some(_), _) => is_escaped = false,
+            (None, b'"') => opened = Some(at + 1),
+            (None, _) => {}
+        }
+    }
+    opened.map_or_else(|| "an object".to_owned(), |column| format!("the string that begins at column {column}"))
+}
+
 /// A JSON string's text.
 pub(crate) fn text(value: &RawValue) -> Option<Cow<'_, str>> {
     serde_json::from_str::<Text<'_>>(value.get()).ok().map(|text| text.0)
@@ -135,7 +161,14 @@ mod tests {
     #[test]
     fn errors_name_the_column_alone() {
         for (text, expected) in [
-            ("{", "EOF while parsing an object at column 1"),
+            (
+                "{",
+                "the line ends inside an object; each object stands on one line, which jq -c . FILE makes of one that does not",
+            ),
+            (
+                r#"{"a":"b","c":"d\\","e":"f\"}"#,
+                "the line ends inside the string that begins at column 22; each object stands on one line, which jq -c . FILE makes of one that does not",
+            ),
             (r#"{"a":1 "b":2}"#, "expected `,` or `}` at column 8"),
             ("[]", "invalid type: sequence, expected an object at column 0"),
             (r#"{"a":1,"b":2,"\u0061":3}"#, "duplicate key `a`"),

@@ -14,6 +14,7 @@ use crate::run::lines::address::{self, Addresses};
 use crate::run::lines::format::Format;
 use crate::run::lines::headers;
 use crate::run::lines::line::FLAGS_FOR_OTHERS;
+use crate::run::lines::members::Members;
 use crate::text::instant;
 
 /// As the user wrote it. An unknown key is a mistake that would cost an item its deadline.
@@ -54,13 +55,16 @@ impl Span {
     }
 }
 
+/// The form of a line, and what a shell user does about another.
+const NO_ITEM: &str = r#"expected a JSON object, {"key":"k1","payload":{...}}; jq -c . FILE puts each object on one line, jq -Rc '{key:"k\(input_line_number)",payload:.}' FILE makes an item of each line"#;
+
 /// The item of a line.
 ///
 /// # Errors
 /// What is wrong with it.
 pub(super) fn read(text: &str, now: Timestamp) -> Result<NewItem, String> {
     if !text.starts_with('{') {
-        return Err("expected a JSON object".to_owned());
+        return Err(NO_ITEM.to_owned());
     }
     let line: Line<'_> = serde_json::from_str(text).map_err(|error| match is_request(text) {
         true => {
@@ -68,6 +72,8 @@ pub(super) fn read(text: &str, now: Timestamp) -> Result<NewItem, String> {
             item of each line"
                 .to_owned()
         }
+        // It may be one that goes on in the next line.
+        false if error.is_eof() => Members::read(text).err().map_or_else(|| message_of(&error), |cut| cut.to_string()),
         false => message_of(&error),
     })?;
     refuse_keys(line.payload.get()).map_err(|why| format!("payload: {why}"))?;
@@ -203,8 +209,9 @@ mod tests {
     fn what_is_no_item_is_told() {
         let now = Timestamp::from_millis(0);
         for (line, message) in [
-            ("{", "EOF while parsing an object at column 1"),
-            (r#"["a",1,0,null,null,null]"#, "expected a JSON object"),
+            ("{", "the line ends inside an object; each object stands on one line"),
+            (r#"{"key":"a","payload":"b}"#, "inside the string that begins at column 22"),
+            (r#"["a",1,0,null,null,null]"#, r#"expected a JSON object, {"key":"k1","payload":{...}}; jq -c . FILE"#),
             (r#"{"key":"a"}"#, "missing field `payload`"),
             (r#"{"payload":1}"#, "missing field `key`"),
             (r#"{"key":7,"payload":1}"#, "expected a string"),

@@ -21,12 +21,18 @@ fn error(provider: Provider, line: &str) -> String {
 #[test]
 fn fields_are_checked_before_anything_is_sent() {
     for (line, expected) in [
-        ("{", "invalid_json_line: EOF while parsing an object at column 1"),
+        (
+            "{",
+            "invalid_json_line: the line ends inside an object; each object stands on one line, which jq -c . FILE makes of one that does not",
+        ),
         ("[]", "invalid_json_line: an array: expected one request object a line (jq -c '.[]' makes them of an array)"),
         (
             "7",
-            "invalid_json_line: not a request object: expected one JSON object a line; for a table use --format csv; \
-             for a list of web addresses --format text, of prompts --format text with --model",
+            "invalid_json_line: not a request object: expected one JSON object a line, \
+             {\"custom_id\":\"1\",\"url\":\"/v1/chat/completions\",\"body\":{...}}, {\"custom_id\":\"1\",\"params\":{...}} or a body \
+             alone, {\"model\":\"m\",...}; for a table use --format csv; for a list of web addresses --format text, of prompts \
+             --format text with --model; jq -c . FILE puts each object on one line, jq -Rc \
+             '{model:\"m\",messages:[{role:\"user\",content:.}]}' FILE makes a body of each line",
         ),
         (r#"{"custom_id":"a","url":"/x","body":{},"url":"/y"}"#, "invalid_json_line: duplicate key `url`"),
         (
