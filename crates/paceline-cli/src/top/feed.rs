@@ -7,12 +7,13 @@ use futures_util::StreamExt as _;
 use http::HeaderValue;
 use paceline_http::{NoAnswer, client_trusting};
 use paceline_providers::secrets::hidden;
-use reqwest::{Client, StatusCode};
+use reqwest::{Client, RequestBuilder, StatusCode, Url};
 use serde_json::Value;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
-use super::state::Changes;
+use super::history::History;
+use super::state::{Changes, Place};
 use crate::exit::Failure;
 
 /// A gateway that is gone is asked again after that time.
@@ -20,6 +21,9 @@ const AGAIN: Duration = Duration::from_secs(2);
 
 /// A gateway where nothing changes sends a comment every 15 s.
 const SILENT: Duration = Duration::from_secs(40);
+
+/// Between two looks at the last quarter of an hour, whose steps are as long.
+const HISTORY: Duration = Duration::from_secs(10);
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -32,9 +36,12 @@ pub(super) enum FeedEvent {
     Lost(String),
     /// It answers, and not with its state.
     Refused(String),
+    /// The last quarter of an hour of a scope, where one is kept.
+    History(Place, Option<Box<History>>),
 }
 
 /// Follows one gateway.
+#[derive(Clone)]
 pub(super) struct Feed {
     client: Client,
     address: String,
@@ -91,6 +98,45 @@ impl Feed {
         told
     }
 
+    /// Tells the last quarter of an hour of the scope that is looked at, now and then.
+    pub(super) fn tell_history(self, mut looked_at: watch::Receiver<Option<Place>>) -> mpsc::Receiver<FeedEvent> {
+        let (sender, told) = mpsc::channel(1);
+        tokio::spawn(async move {
+            loop {
+                let place = looked_at.borrow_and_update().clone();
+                if let Some(place) = place {
+                    let history = self.history(&place).await.map(Box::new);
+                    if sender.send(FeedEvent::History(place, history)).await.is_err() {
+                        return;
+                    }
+                }
+                // Whether the screen is gone.
+                if let Ok(Err(_)) = timeout(HISTORY, looked_at.changed()).await {
+                    return;
+                }
+            }
+        });
+        told
+    }
+
+    /// That of one scope; none where none is kept, or the gateway is gone, which its events tell.
+    pub(super) async fn history(&self, (upstream, scope): &Place) -> Option<History> {
+        let place = [("upstream", upstream), ("scope", scope)];
+        let url = Url::parse_with_params(&format!("{}/api/history", self.address), place).ok()?;
+        let answer = timeout(CONNECT, self.asked(url.as_str()).send()).await.ok()?.ok()?;
+        let body = timeout(CONNECT, answer.error_for_status().ok()?.bytes()).await.ok()?.ok()?;
+        serde_json::from_slice(&body).ok()
+    }
+
+    /// A page of the gateway, with the key.
+    fn asked(&self, url: &str) -> RequestBuilder {
+        let request = self.client.get(url);
+        match &self.key {
+            Some(key) => request.header("x-paceline-key", key),
+            None => request,
+        }
+    }
+
     /// One connection, up to its end; fine once nothing is taken any more.
     async fn once(&self, sender: &mpsc::Sender<FeedEvent>) -> Result<(), FeedEvent> {
         let address = &self.address;
@@ -101,11 +147,7 @@ impl Feed {
             }
             FeedEvent::Lost(format!("no gateway answers at {address}: {cause}; `paceline serve` starts one"))
         };
-        let mut request = self.client.get(format!("{address}/api/events?changes"));
-        if let Some(key) = &self.key {
-            request = request.header("x-paceline-key", key);
-        }
-        let answer = match timeout(SILENT, request.send()).await {
+        let answer = match timeout(SILENT, self.asked(&format!("{address}/api/events?changes")).send()).await {
             Ok(answer) => answer.map_err(|error| match NoAnswer::of_client(&error, error.is_connect(), false) {
                 NoAnswer::Tls(why) => FeedEvent::Lost(format!("no safe connection to the gateway at {address}: {why}")),
                 _ => lost(&error),

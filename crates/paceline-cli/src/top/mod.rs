@@ -1,6 +1,8 @@
 //! `paceline top`: the state of a gateway in a terminal, as its page shows it.
 
 mod feed;
+mod history;
+mod panes;
 mod screen;
 mod state;
 
@@ -15,7 +17,7 @@ use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use terminal_size::{Width, terminal_size};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use self::feed::{Feed, FeedEvent};
 use self::screen::Screen;
@@ -45,6 +47,7 @@ Keys:
   up, down, Page Up, Page Down, Home, End   choose a scope
   s                                         sort by trouble, waiting, rate, refusals or name
   /                                         search; Enter keeps what is found, Esc shows all
+  Tab                                       what stands first below: decisions, clients, jobs, the scope
   q, Ctrl-C                                 end";
 
 /// The longest time between two drawings: waits count down.
@@ -61,7 +64,7 @@ pub(crate) async fn command(args: TopArgs) -> Result<Status, Failure> {
     let key = args.api_key_env.as_deref().map(read_key).transpose()?;
     let feed = Feed::new(&args.url, key, args.ca_file.as_deref())?;
     let address = feed.address().to_owned();
-    let mut told = feed.follow();
+    let mut told = feed.clone().follow();
     // The first word says whether there is a gateway; later it is waited for.
     let mut screen = match told.recv().await {
         Some(FeedEvent::Changes(changes)) => {
@@ -70,16 +73,22 @@ pub(crate) async fn command(args: TopArgs) -> Result<Status, Failure> {
             screen
         }
         Some(FeedEvent::Lost(why) | FeedEvent::Refused(why)) => return Err(Failure::refused(why)),
-        None => return Err(Failure::interrupted("the task that follows the gateway has ended")),
+        Some(FeedEvent::History(..)) | None => {
+            return Err(Failure::interrupted("the task that follows the gateway has ended"));
+        }
     };
     if args.once || !std::io::stdout().is_terminal() {
         let width = terminal_size().map_or(120, |(Width(width), _)| width);
+        if let Some(place) = screen.subject() {
+            let history = feed.history(&place).await;
+            screen.state.take_history(place, history);
+        }
         let text = picture(&mut screen, width)?;
         print(|out| out.write_all(text.as_bytes()))?;
         return Ok(Status::Success);
     }
     let mut terminal = ratatui::try_init().map_err(Failure::interrupted)?;
-    let ended = watch(&mut terminal, &mut screen, told).await;
+    let ended = follow(&mut terminal, &mut screen, feed, told).await;
     ratatui::restore();
     ended.map(|()| Status::Success).map_err(Failure::interrupted)
 }
@@ -92,18 +101,27 @@ fn read_key(variable: &str) -> Result<String, Failure> {
     Ok(key.trim().to_owned())
 }
 
-async fn watch(
+async fn follow(
     terminal: &mut ratatui::DefaultTerminal,
     screen: &mut Screen,
+    feed: Feed,
     mut told: mpsc::Receiver<FeedEvent>,
 ) -> std::io::Result<()> {
     let mut keys = keys();
+    let (looks_at, looked_at) = watch::channel(None);
+    let mut histories = feed.tell_history(looked_at);
     loop {
         terminal.draw(|frame| screen.draw(frame))?;
+        let subject = screen.subject();
+        looks_at.send_if_modified(|place| {
+            let is_other = *place != subject;
+            *place = subject;
+            is_other
+        });
         tokio::select! {
+            Some(told) = histories.recv() => take(screen, told),
             told = told.recv() => match told {
-                Some(FeedEvent::Changes(changes)) => screen.state.take(*changes),
-                Some(FeedEvent::Lost(why) | FeedEvent::Refused(why)) => screen.state.lost(why),
+                Some(told) => take(screen, told),
                 None => return Ok(()),
             },
             event = keys.recv() => match event {
@@ -119,6 +137,14 @@ async fn watch(
             },
             () = tokio::time::sleep(TICK) => {}
         }
+    }
+}
+
+fn take(screen: &mut Screen, told: FeedEvent) {
+    match told {
+        FeedEvent::Changes(changes) => screen.state.take(*changes),
+        FeedEvent::Lost(why) | FeedEvent::Refused(why) => screen.state.lost(why),
+        FeedEvent::History(place, history) => screen.state.take_history(place, history.map(|history| *history)),
     }
 }
 

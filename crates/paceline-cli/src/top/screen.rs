@@ -3,7 +3,6 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use paceline_core::Timestamp;
 use ratatui::Frame;
 use ratatui::crossterm::event::KeyCode;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -11,7 +10,8 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Wrap};
 
-use super::state::{Scope, State};
+use super::panes::{Pane, Seen, below};
+use super::state::{Place, Places, Scope, State};
 use crate::text;
 
 /// Lines of a scope: its figures, and why it waits; one more on a screen with fewer columns for the reason, for that matters
@@ -19,11 +19,12 @@ use crate::text;
 const ROW: usize = 2;
 const NARROW: usize = 60;
 
-/// Lines of decisions at most, with their title.
-const MOST_DECISIONS: usize = 9;
-
-/// Lines about fleets at most.
+/// Lines about fleets at most, and about upstreams.
 const MOST_FLEETS: usize = 4;
+const MOST_UPSTREAMS: usize = 6;
+
+/// A screen of so many lines has half of them for what stands below the scopes, a smaller one a third.
+const TALL: usize = 40;
 
 /// Lines about the chosen scope, on a screen of so many lines at least.
 const DETAILS: u16 = 3;
@@ -93,6 +94,8 @@ pub(super) struct Screen {
     /// Only scopes with these words are shown.
     search: String,
     is_typing: bool,
+    /// What stands first below the scopes.
+    pane: Pane,
     /// The chosen row, and the first that is shown.
     chosen: usize,
     first: usize,
@@ -104,8 +107,8 @@ impl Screen {
     /// That of the gateway at an address.
     pub(super) fn new(address: String) -> Self {
         let (state, sort, search) = (State::default(), Sort::default(), String::new());
-        let (chosen, first, room) = (0, 0, 1);
-        Self { state, is_picture: false, address, sort, search, is_typing: false, chosen, first, room }
+        let (chosen, first, room, pane) = (0, 0, 1, Pane::default());
+        Self { state, is_picture: false, address, sort, search, is_typing: false, pane, chosen, first, room }
     }
 
     /// Whether letters are a part of what is searched.
@@ -115,10 +118,9 @@ impl Screen {
 
     /// The lines that show everything in so many columns.
     pub(super) fn wanted_height(&self, width: u16) -> u16 {
-        let lines = 3
-            + self.fleets(width.into()).len()
-            + lines_of_row(width.into()) * self.rows().len().max(1)
-            + self.decision_lines(usize::MAX);
+        let (width, rows) = (usize::from(width), self.rows().len().max(1));
+        let about = self.upstreams(width, usize::MAX).len() + self.fleets(width).len();
+        let lines = 3 + about + lines_of_row(width) * rows + self.below(width, usize::MAX).len();
         u16::try_from(lines).unwrap_or(u16::MAX)
     }
 
@@ -137,6 +139,7 @@ impl Screen {
                 self.chosen = 0;
             }
             KeyCode::Char('/') => self.is_typing = true,
+            KeyCode::Tab => self.pane = self.pane.next(),
             KeyCode::Char('s') => self.sort = self.sort.next(),
             KeyCode::Up | KeyCode::Char('k') => self.chosen = self.chosen.saturating_sub(1),
             KeyCode::Down | KeyCode::Char('j') => self.chosen += 1,
@@ -170,25 +173,50 @@ impl Screen {
     pub(super) fn draw(&mut self, frame: &mut Frame<'_>) {
         let area = frame.area();
         let height = usize::from(area.height);
-        let decisions = self.decision_lines(height / 3);
-        let details = if self.is_picture || height < ROOMY { 0 } else { DETAILS };
-        let fleets = self.fleets(if height < ROOMY && !self.is_picture { 0 } else { area.width.into() });
+        let width = usize::from(area.width);
+        let is_roomy = height >= ROOMY || self.is_picture;
+        let details = if self.has_details(height) { DETAILS } else { 0 };
+        let upstreams = self.upstreams(width, height);
+        let fleets = self.fleets(if is_roomy { width } else { 0 });
+        let room = if self.is_picture { usize::MAX } else { height / if height < TALL { 3 } else { 2 } };
+        let below = if room < 2 { Vec::new() } else { self.below(width, room) };
+        let length = |lines: &[Line<'_>]| Constraint::Length(u16::try_from(lines.len()).unwrap_or(u16::MAX));
         let parts = [
             Constraint::Length(2),
-            Constraint::Length(u16::try_from(fleets.len()).unwrap_or(u16::MAX)),
+            length(&upstreams),
+            length(&fleets),
             Constraint::Min(1),
             Constraint::Length(details),
-            Constraint::Length(u16::try_from(decisions).unwrap_or(u16::MAX)),
+            length(&below),
             Constraint::Length(if self.is_picture { 0 } else { 1 }),
         ];
-        let [head, shares, scopes, chosen, below, foot] = Layout::vertical(parts).areas(area);
-        frame.render_widget(Paragraph::new(self.head(usize::from(area.width))), head);
+        let [head, accounts, shares, scopes, chosen, under, foot] = Layout::vertical(parts).areas(area);
+        frame.render_widget(Paragraph::new(self.head(width)), head);
+        frame.render_widget(Paragraph::new(upstreams), accounts);
         frame.render_widget(Paragraph::new(fleets), shares);
         let lines = self.scopes(scopes);
         frame.render_widget(Paragraph::new(lines), scopes);
         frame.render_widget(Paragraph::new(self.details()).wrap(Wrap { trim: true }), chosen);
-        frame.render_widget(Paragraph::new(self.decisions(decisions, usize::from(area.width))), below);
+        frame.render_widget(Paragraph::new(below), under);
         frame.render_widget(Paragraph::new(self.foot()), foot);
+    }
+
+    /// What stands below the scopes, in so many lines at most.
+    fn below(&self, width: usize, room: usize) -> Vec<Line<'static>> {
+        let rows = self.rows();
+        let scope = rows.get(self.chosen).or(rows.first()).copied();
+        let has_reason = self.pane != Pane::Scope && !self.is_picture;
+        below(self.pane, &Seen { state: &self.state, scope, width, has_reason }, room)
+    }
+
+    const fn has_details(&self, height: usize) -> bool {
+        !self.is_picture && height >= ROOMY && !matches!(self.pane, Pane::Scope)
+    }
+
+    /// The scope whose last quarter of an hour is shown.
+    pub(super) fn subject(&self) -> Option<Place> {
+        let rows = self.rows();
+        rows.get(self.chosen).or(rows.first()).map(|scope| (scope.upstream.clone(), scope.name.clone()))
     }
 
     fn head(&self, width: usize) -> Vec<Line<'static>> {
@@ -216,6 +244,31 @@ impl Screen {
             None => self.troubles(width),
         };
         vec![Line::styled(text::cut(&first, width), Modifier::BOLD), second]
+    }
+
+    /// How each upstream fares, where there are several or there is room.
+    fn upstreams(&self, width: usize, height: usize) -> Vec<Line<'static>> {
+        let mut accounts: Vec<_> = self.state.accounts().collect();
+        let is_shown = self.is_picture || height >= if accounts.len() > 1 { ROOMY } else { TALL };
+        let most = if self.is_picture { usize::MAX } else { MOST_UPSTREAMS };
+        accounts.sort_by_key(|account| Reverse(account.trouble));
+        let line = |account: &Scope| {
+            let Places { in_flight, current_limit } = account.concurrency;
+            let answers = text::counted(account.answers(), "answer");
+            let [throttled, overloaded] =
+                [account.last_minute.throttled, account.last_minute.overloaded].map(text::count);
+            let words = format!(
+                "{}: {} of {} in flight, {} waiting; last minute: {answers}, {throttled} with 429, {overloaded} with 503, {} failed",
+                text::printable(&account.upstream),
+                text::count(in_flight),
+                text::count(current_limit),
+                text::count(account.waiting),
+                text::count(account.failed()),
+            );
+            let state = Span::styled(text::cell(account.state(), STATE), style(account.trouble));
+            Line::from(vec![state, Span::raw(text::cut(&words, width.saturating_sub(STATE)))])
+        };
+        accounts.into_iter().filter(|_| is_shown).take(most).map(line).collect()
     }
 
     /// Where the gateway stands in the fleet of each upstream.
@@ -272,7 +325,7 @@ impl Screen {
         let now = self.state.now();
         for (place, scope) in self.rows().into_iter().enumerate().skip(self.first).take(self.room) {
             let chosen = if place == self.chosen && !self.is_picture { Modifier::REVERSED } else { Modifier::empty() };
-            let [own, rest] = name_parts(scope);
+            let [own, rest] = scope.name_parts();
             let own = text::cut(&own, name);
             let rest = text::cell(&format!(" {rest}"), name.saturating_sub(text::width(&own)));
             lines.push(Line::from(vec![
@@ -281,7 +334,7 @@ impl Screen {
                 Span::styled(rest, Style::new().fg(Color::Gray)),
                 Span::raw(figures_of(scope, figures)),
             ]));
-            let (sentence, all) = (scope.sentence(now), about(scope, now));
+            let (sentence, all) = (scope.sentence(now), scope.about(now));
             // What is believed of the limit cuts no reason off.
             let words = if text::width(&all) <= reason { all } else { sentence };
             let parts = text::in_lines(&words, reason, row - 1);
@@ -297,31 +350,8 @@ impl Screen {
     /// All that is said of the chosen scope.
     fn details(&self) -> Line<'static> {
         let Some(scope) = self.rows().get(self.chosen).copied() else { return Line::default() };
-        let [own, rest] = name_parts(scope);
-        let name = Span::styled(format!("{own} {rest}"), Modifier::BOLD);
-        Line::from(vec![name, Span::raw(format!(": {}", about(scope, self.state.now())))])
-    }
-
-    /// The lines of decisions that there are, with a title and at most so many; none where the title alone has room.
-    fn decision_lines(&self, most: usize) -> usize {
-        match self.state.decisions.len() {
-            0 => 0,
-            _ if most < 2 => 0,
-            count => (count + 1).min(MOST_DECISIONS).min(most),
-        }
-    }
-
-    fn decisions(&self, lines: usize, width: usize) -> Vec<Line<'static>> {
-        let title = Line::styled("recent decisions", Style::new().fg(Color::Gray).add_modifier(Modifier::UNDERLINED));
-        let decisions = self.state.decisions.iter().map(|decision| {
-            let at = decision.at().map(text::clock).unwrap_or_default();
-            let of = decision.scope.as_deref().unwrap_or(&decision.upstream);
-            let times =
-                if decision.times > 1 { format!(" ({} times)", text::count(decision.times)) } else { String::new() };
-            let words = format!("{at} {}{times} {}", short_name(of), decision.text);
-            Line::raw(text::cut(&text::printable(&words), width))
-        });
-        [title].into_iter().chain(decisions).take(lines).collect()
+        let name = Span::styled(scope.title(), Modifier::BOLD);
+        Line::from(vec![name, Span::raw(format!(": {}", scope.about(self.state.now())))])
     }
 
     fn foot(&self) -> Line<'static> {
@@ -329,7 +359,8 @@ impl Screen {
             return Line::raw(format!("search: {}_  (Enter keeps, Esc shows all)", self.search));
         }
         let search = if self.search.is_empty() { "/ search".to_owned() } else { format!("/ search: {}", self.search) };
-        let words = format!("q end  s sort: {}  {search}  arrows choose", self.sort.name());
+        let words =
+            format!("q end  s sort: {}  {search}  arrows choose  Tab below: {}", self.sort.name(), self.pane.name());
         Line::styled(words, Style::new().fg(Color::Gray))
     }
 }
@@ -360,29 +391,6 @@ fn figures_of(scope: &Scope, figures: usize) -> String {
         latency.unwrap_or_default(),
     ];
     all.iter().zip(FIGURES).take(figures).map(|(figure, (_, width))| format!("{figure:>width$}")).collect()
-}
-
-/// A scope is mostly a path and a model: what tells it from others stands first.
-fn name_parts(scope: &Scope) -> [String; 2] {
-    let upstream = text::printable(&scope.upstream);
-    if scope.name.is_empty() {
-        return [upstream.into_owned(), "the whole account".to_owned()];
-    }
-    let name = text::printable(&scope.name);
-    match name.rsplit_once(' ') {
-        Some((path, model)) => [model.to_owned(), format!("{upstream} {path}")],
-        None => [name.into_owned(), upstream.into_owned()],
-    }
-}
-
-/// Why its next call waits, and what is believed of its limit.
-fn about(scope: &Scope, now: Timestamp) -> String {
-    let belief = scope.belief.as_ref().map(|belief| format!("; {}", text::printable(&belief.text)));
-    scope.sentence(now) + &belief.unwrap_or_default()
-}
-
-fn short_name(scope: &str) -> &str {
-    scope.rsplit_once(' ').map_or(scope, |(_, model)| model)
 }
 
 fn style(trouble: u8) -> Style {

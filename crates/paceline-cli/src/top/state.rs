@@ -8,6 +8,7 @@ use paceline_core::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::history::History;
 use crate::text;
 
 /// What the gateway tells; a part that is not there has not changed.
@@ -19,6 +20,9 @@ pub(super) struct Changes {
     gone: Vec<(String, String)>,
     scopes: Vec<Scope>,
     decisions: Option<Vec<Decision>>,
+    clients: Option<Vec<Client>>,
+    jobs: Option<Vec<Job>>,
+    batches: Option<Vec<Batch>>,
 }
 
 /// A scope; one without a name is the account of its upstream.
@@ -33,6 +37,10 @@ pub(super) struct Scope {
     pub(super) concurrency: Places,
     pub(super) last_minute: LastMinute,
     pub(super) belief: Option<LearntRate>,
+    pub(super) quotas: Vec<Quota>,
+    pub(super) announced: Vec<Quota>,
+    pub(super) totals: Totals,
+    waiting_by_priority: BTreeMap<String, u64>,
     /// Of an account in a fleet: where this process stands there.
     #[serde(default)]
     fleet: Value,
@@ -48,6 +56,95 @@ struct Why {
 #[derive(Debug, Deserialize)]
 pub(super) struct Places {
     pub(super) in_flight: u64,
+    pub(super) current_limit: u64,
+}
+
+/// A limit, and what is left of it.
+#[derive(Debug, Deserialize)]
+pub(super) struct Quota {
+    dimension: String,
+    limit: u64,
+    pub(super) remaining: u64,
+    window_s: Option<f64>,
+    pub(super) next_free: Option<String>,
+}
+
+impl Quota {
+    /// As in `500 requests per minute`.
+    pub(super) fn words(&self) -> String {
+        let window = self.window_s.map(|seconds| match seconds as u64 {
+            1 => "second".to_owned(),
+            60 => "minute".to_owned(),
+            3_600 => "hour".to_owned(),
+            86_400 => "day".to_owned(),
+            _ => text::duration(Duration::try_from_secs_f64(seconds).unwrap_or_default()),
+        });
+        let window = window.map_or_else(String::new, |window| format!(" per {window}"));
+        format!("{} {}{window}", text::count(self.limit), self.dimension)
+    }
+}
+
+/// Calls since the gateway began.
+#[derive(Debug, Deserialize)]
+pub(super) struct Totals {
+    pub(super) sends: u64,
+    by_class: BTreeMap<String, u64>,
+}
+
+impl Totals {
+    /// Those that were answered with 429.
+    pub(super) fn refused(&self) -> u64 {
+        self.of("throttled") + self.of("quota_exhausted")
+    }
+
+    /// The same with 503.
+    pub(super) fn overloaded(&self) -> u64 {
+        self.of("overloaded")
+    }
+
+    fn of(&self, class: &str) -> u64 {
+        self.by_class.get(class).copied().unwrap_or_default()
+    }
+}
+
+/// What a client has used of an upstream since the gateway began.
+#[derive(Debug, Deserialize)]
+pub(super) struct Client {
+    pub(super) client: String,
+    pub(super) upstream: String,
+    pub(super) waiting: u64,
+    pub(super) requests: u64,
+    pub(super) tokens_in: u64,
+    pub(super) tokens_out: u64,
+    /// None without prices.
+    pub(super) cost: Option<f64>,
+    pub(super) waits_for: Option<String>,
+    pub(super) until: Option<String>,
+}
+
+/// A job of `run` or `tasks`, as it tells of itself.
+#[derive(Debug, Deserialize)]
+pub(super) struct Job {
+    pub(super) name: String,
+    pub(super) upstream: String,
+    pub(super) state: String,
+    pub(super) done: u64,
+    pub(super) total: u64,
+    pub(super) failed: u64,
+    pub(super) left_ms: Option<u64>,
+    pub(super) waits: Option<String>,
+}
+
+/// A batch of the gateway's own.
+#[derive(Debug, Deserialize)]
+pub(super) struct Batch {
+    pub(super) id: String,
+    pub(super) upstream: String,
+    pub(super) status: String,
+    pub(super) done: u64,
+    pub(super) total: u64,
+    pub(super) failed: u64,
+    pub(super) waits_for: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -96,6 +193,35 @@ impl Scope {
         }
     }
 
+    /// Why its next call waits, and what is believed of its limit.
+    pub(super) fn about(&self, now: Timestamp) -> String {
+        let belief = self.belief.as_ref().map(|belief| format!("; {}", text::printable(&belief.text)));
+        self.sentence(now) + &belief.unwrap_or_default()
+    }
+
+    /// A scope is mostly a path and a model: what tells it from others stands first.
+    pub(super) fn name_parts(&self) -> [String; 2] {
+        let upstream = text::printable(&self.upstream);
+        if self.name.is_empty() {
+            return [upstream.into_owned(), "the whole account".to_owned()];
+        }
+        let name = text::printable(&self.name);
+        match name.rsplit_once(' ') {
+            Some((path, model)) => [model.to_owned(), format!("{upstream} {path}")],
+            None => [name.into_owned(), upstream.into_owned()],
+        }
+    }
+
+    /// Its name, for people.
+    pub(super) fn title(&self) -> String {
+        self.name_parts().join(" ")
+    }
+
+    /// Interactive requests that wait, and those of batches.
+    pub(super) fn waiting_by_priority(&self) -> [u64; 2] {
+        ["interactive", "batch"].map(|priority| self.waiting_by_priority.get(priority).copied().unwrap_or_default())
+    }
+
     /// Where its gateway stands in its fleet, at that time.
     pub(super) fn fleet(&self, now: Timestamp) -> Option<String> {
         text::fleet(&self.fleet, now)
@@ -129,7 +255,7 @@ impl Scope {
 }
 
 /// A time as a person reads it who looks for a moment: tenths that run are read by no person.
-fn shortly(left: Duration) -> String {
+pub(super) fn shortly(left: Duration) -> String {
     match left.as_secs() {
         0 => "less than 1s".to_owned(),
         1..10 => text::duration(left),
@@ -137,12 +263,20 @@ fn shortly(left: Duration) -> String {
     }
 }
 
+/// The upstream and the name of a scope.
+pub(super) type Place = (String, String);
+
 /// What is known of the gateway.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    pub(super) scopes: BTreeMap<(String, String), Scope>,
+    pub(super) scopes: BTreeMap<Place, Scope>,
     pub(super) decisions: Vec<Decision>,
+    pub(super) clients: Vec<Client>,
+    pub(super) jobs: Vec<Job>,
+    pub(super) batches: Vec<Batch>,
     pub(super) version: String,
+    /// Of the scope that was asked for last.
+    history: Option<(Place, History)>,
     /// The gateway's clock when it spoke last, and this one's.
     heard: Option<(Timestamp, Timestamp)>,
     /// Why nothing comes from it, and since when.
@@ -165,6 +299,20 @@ impl State {
         if let Some(decisions) = changes.decisions {
             self.decisions = decisions;
         }
+        self.clients = changes.clients.unwrap_or(std::mem::take(&mut self.clients));
+        self.jobs = changes.jobs.unwrap_or(std::mem::take(&mut self.jobs));
+        self.batches = changes.batches.unwrap_or(std::mem::take(&mut self.batches));
+    }
+
+    /// Takes the last quarter of an hour of a scope, where one is kept.
+    pub(super) fn take_history(&mut self, of: Place, history: Option<History>) {
+        self.history = history.map(|history| (of, history));
+    }
+
+    /// That of a scope, where it is known.
+    pub(super) fn history_of(&self, scope: &Scope) -> Option<&History> {
+        let (of, history) = self.history.as_ref()?;
+        (of.0 == scope.upstream && of.1 == scope.name).then_some(history)
     }
 
     /// Nothing comes from it any more.
@@ -177,6 +325,11 @@ impl State {
     pub(super) fn now(&self) -> Timestamp {
         let now = clock::wall();
         self.heard.map_or(now, |(theirs, ours)| theirs + now.saturating_since(ours))
+    }
+
+    /// The account that a scope is a part of.
+    pub(super) fn account_of(&self, scope: &Scope) -> Option<&Scope> {
+        self.scopes.get(&(scope.upstream.clone(), String::new()))
     }
 
     /// The account of each upstream.

@@ -12,7 +12,8 @@ fn scope(name: &str, trouble: u8, waiting: u64, why: Value) -> Value {
         "upstream": "openai", "name": name, "state": state, "trouble": trouble, "waiting": waiting, "why": why,
         "concurrency": { "in_flight": 2, "current_limit": 512 },
         "last_minute": { "succeeded": 118, "throttled": 4, "overloaded": 1, "failed": 0, "p95_ms": 1430.5 },
-        "belief": null,
+        "belief": null, "quotas": [], "announced": [], "waiting_by_priority": { "interactive": waiting, "batch": 0 },
+        "totals": { "sends": 1_234, "by_class": { "throttled": 30, "quota_exhausted": 1, "overloaded": 2 } },
     })
 }
 
@@ -27,6 +28,48 @@ fn changes(first: bool, scopes: Vec<Value>, gone: &Value) -> Changes {
         "upstreams": [{ "name": "openai", "subject": "", "requests": 3 }], "decisions": [decision],
     });
     serde_json::from_value(changes).expect("it is what a gateway tells")
+}
+
+/// What the page shows beside scopes and decisions.
+fn busy() -> Screen {
+    let mut screen =
+        screen(vec![scope("", 0, 40, Value::Null), limited(), scope("/v1/embeddings small", 0, 0, Value::Null)]);
+    let client = |name: &str, cost: Value, waits_for: Value| {
+        json!({
+            "client": name, "upstream": "openai", "waiting": 3, "requests": 12_345, "tokens_in": 1_200_000,
+            "tokens_out": 90_000, "cost": cost, "waits_for": waits_for,
+        })
+    };
+    let more = json!({
+        "at": clock::wall().to_string(), "version": "0.1.0", "first": false, "gone": [], "scopes": [],
+        "clients": [client("nightly", json!(12.345), json!("5 requests per minute of its key")), client("dev", Value::Null, Value::Null)],
+        "jobs": [{ "name": "out.jsonl", "upstream": "openai", "state": "runs", "done": 250, "total": 1_000, "failed": 2, "left_ms": 61_000, "waits": null }],
+        "batches": [{ "id": "batch_1", "upstream": "openai", "status": "in_progress", "done": 1, "total": 3, "failed": 0, "waits_for": "its share" }],
+    });
+    screen.state.take(serde_json::from_value(more).expect("it is what a gateway tells"));
+    let steps = |of: fn(usize) -> Value| (0..90).map(of).collect::<Vec<_>>();
+    let nothing = steps(|_| json!(0));
+    let history = json!({
+        "step_s": 10, "succeeded": steps(|step| if step < 30 { Value::Null } else { json!(step / 10) }),
+        "throttled": steps(|step| json!(usize::from(step == 40))), "overloaded": nothing, "failed": nothing,
+        "in_flight": steps(|_| json!(2)), "waiting": nothing, "rate": steps(|_| json!(0.9)), "p95_ms": steps(|_| json!(1430.5)),
+    });
+    let place = screen.subject().expect("a scope");
+    screen.state.take_history(place, serde_json::from_value(history).expect("a history"));
+    screen
+}
+
+/// A scope with limits of each origin, one of which is used up.
+fn limited() -> Value {
+    let mut scope = scope("/v1/chat/completions gpt-4o", 1, 40, wait(185));
+    let quota = |limit: u64, remaining: u64, window: u64| {
+        let free = clock::wall() + Duration::from_millis(184_500);
+        json!({ "dimension": "requests", "limit": limit, "remaining": remaining, "window_s": window, "next_free": free.to_string() })
+    };
+    scope["quotas"] = json!([quota(500, 0, 60)]);
+    scope["announced"] = json!([quota(10_000, 9_876, 86_400)]);
+    scope["belief"] = json!({ "text": "about 54 requests a minute" });
+    scope
 }
 
 fn wait(after: u64) -> Value {
@@ -148,4 +191,38 @@ fn a_gateway_in_a_fleet_says_where_it_stands() {
     let text = drawn(&mut screen, 140, 24);
     assert!(text.contains(&format!("fleet of openai: {share}; lease for 26.")), "{text}");
     assert!(!drawn(&mut screen, 140, 12).contains("fleet"), "a small screen has no room for it");
+}
+
+#[test]
+fn a_picture_has_all_that_the_page_has() {
+    let mut screen = busy();
+    screen.is_picture = true;
+    let height = screen.wanted_height(120);
+    insta::assert_snapshot!("all", drawn(&mut screen, 120, height));
+}
+
+#[test]
+fn tab_chooses_what_stands_first_below_and_a_tall_terminal_has_several() {
+    let mut screen = busy();
+    let first = |screen: &mut Screen| drawn(screen, 100, 24);
+    for (tabs, expected) in [
+        (0, "recent decisions"),
+        (1, "clients (2)"),
+        (1, "jobs and batches (2)"),
+        (1, "limit 500 requests per minute (configured): 0 left, room again in 3m 05s"),
+        (1, "recent decisions"),
+    ] {
+        (0..tabs).for_each(|_| screen.key(KeyCode::Tab));
+        let text = first(&mut screen);
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    let text = drawn(&mut screen, 120, 60);
+    for expected in
+        ["recent decisions", "clients (2)", "jobs and batches (2)", "last 15 minutes", "openai: 2 of 512 in flight"]
+    {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    for (width, height) in [(1, 1), (20, 5), (40, 10), (80, 8), (300, 100)] {
+        drawn(&mut screen, width, height);
+    }
 }
