@@ -5,7 +5,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::args::Everywhere;
 use crate::check::CheckArgs;
 use crate::man::ManArgs;
-use crate::run::args::RunArgs;
+use crate::run_args::RunArgs;
 use crate::stats::StatsArgs;
 use crate::{collect, explain, mock, plan, report, serve, sim, tasks, top};
 

@@ -2,28 +2,41 @@
 
 mod account;
 mod args;
+mod budget;
+mod calls;
 mod check;
 mod cli;
 mod collect;
 mod completions;
+mod course;
 mod database;
 mod exit;
 mod explain;
 mod fallback;
 mod files;
+mod hosts;
+mod job;
 mod job_line;
+mod job_settings;
 mod limiter_state;
+mod lines;
 mod logging;
 mod man;
 mod mock;
+mod only;
+mod other_hosts;
 mod output;
 mod plan;
 mod process;
+mod progress;
 mod report;
 mod run;
+mod run_args;
 mod serve;
+mod signals;
 mod sim;
 mod stats;
+mod stops;
 mod tasks;
 mod text;
 mod top;
@@ -37,8 +50,6 @@ use paceline_providers::secrets::{hidden, looks_secret};
 
 use crate::cli::{Cli, Command};
 use crate::exit::{Failure, Status};
-#[cfg(unix)]
-use crate::run::calls::signals;
 
 fn main() -> ExitCode {
     logging::tell_panics();

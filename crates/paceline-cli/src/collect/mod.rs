@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use self::files::Files;
 use self::gather::Gathered;
 use crate::exit::{Failure, Status};
+use crate::other_hosts::told::twice;
 use crate::output::SummaryOutput;
-use crate::run::hosts::told::twice;
 use crate::{database, text};
 
 /// `paceline collect`.

@@ -11,12 +11,12 @@ use paceline_config::{Price, Prices};
 use paceline_store::{ModelUsage, Reader, Rows, State};
 use serde_json::{Value, json};
 
+use crate::budget::cost_of;
 use crate::exit::{Failure, Status};
+use crate::job::job_config::JobConfig;
+use crate::lines::input::Input;
 use crate::output;
-use crate::run::calls::budget::cost_of;
-use crate::run::job::job_config::JobConfig;
-use crate::run::lines::input::Input;
-use crate::run::progress::report::{self, ReportError, Row};
+use crate::progress::report::{self, ReportError, Row};
 use crate::stats::{self, JobView, history};
 
 /// `paceline report`.

@@ -5,12 +5,12 @@ use std::path::Path;
 use paceline_config::{Money, Prices, Upstream};
 use paceline_store::{ModelUsage, Paths, Reader};
 
+use crate::budget::{Budget, Limits};
 use crate::exit::Failure;
-use crate::run::args::RunArgs;
+use crate::job::job_config::JobConfig;
+use crate::progress::extract;
 use crate::run::begin::begun;
-use crate::run::calls::budget::{Budget, Limits};
-use crate::run::job::job_config::JobConfig;
-use crate::run::progress::extract;
+use crate::run_args::RunArgs;
 use crate::text;
 
 /// Of a table of prices no more are told.

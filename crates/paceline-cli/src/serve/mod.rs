@@ -36,7 +36,7 @@ use crate::account::gateways;
 use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
 use crate::files;
-use crate::run::calls::signals::{SignalCount, Signals};
+use crate::signals::{SignalCount, Signals};
 
 /// Serves until Ctrl-C, or does what its command says.
 pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Status, Failure> {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::args::PlanArgs;
 use crate::args::Everywhere;
 use crate::exit::Failure;
-use crate::run::progress::oracle;
+use crate::progress::oracle;
 use crate::upstream::is_of;
 use crate::{output, text, upstream};
 

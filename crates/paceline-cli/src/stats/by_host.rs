@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::age_snapshot::time;
 use super::job::{given_up_in, is_given_up};
 use crate::exit::Failure;
+use crate::job::holds;
 use crate::output::print as written;
-use crate::run::job::holds;
 use crate::text;
 use crate::upstream::host_of;
 

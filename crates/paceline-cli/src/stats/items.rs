@@ -8,8 +8,8 @@ use paceline_core::Timestamp;
 use paceline_store::{Reader, ReportRow, Rows, State};
 
 use crate::exit::Failure;
-use crate::run::lines::input::Input;
-use crate::run::progress::report::{self, ReportError, Row};
+use crate::lines::input::Input;
+use crate::progress::report::{self, ReportError, Row};
 use crate::text;
 
 /// Prints them: as a table, or one object a line.

@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 
 use super::age_snapshot::{end_hold, time};
 use crate::account::OthersTurn;
-use crate::run::calls::budget::Used;
-use crate::run::job::holds;
-use crate::run::progress::snapshot::GIVEN_UP;
+use crate::budget::Used;
+use crate::job::holds;
+use crate::progress::snapshot::GIVEN_UP;
 use crate::text;
 
 /// Scopes that are shown; of the others only how many do what.

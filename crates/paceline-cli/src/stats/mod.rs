@@ -17,11 +17,11 @@ use paceline_core::Timestamp;
 use paceline_store::{JobCounts, JournalError, ModelUsage, Paths, Reader, RunLock};
 use serde_json::Value;
 
+use crate::budget::{Budget, Used};
 use crate::exit::{Failure, Status};
+use crate::job::job_config::JobConfig;
 use crate::output::print;
-use crate::run::StopReason;
-use crate::run::calls::budget::{Budget, Used};
-use crate::run::job::job_config::JobConfig;
+use crate::stops::stop::StopReason;
 
 /// `paceline stats`.
 #[derive(Debug, Args)]

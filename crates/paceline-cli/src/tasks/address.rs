@@ -3,7 +3,7 @@
 use http::{HeaderValue, Method};
 use paceline_providers::secrets::{Secrets, is_secret_name};
 
-use crate::run::calls::alike::ITS_KEY;
+use crate::stops::alike::ITS_KEY;
 
 /// Whether a call only reads what is there.
 pub(crate) const fn is_read(method: &Method) -> bool {

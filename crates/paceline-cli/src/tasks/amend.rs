@@ -18,7 +18,7 @@ use super::same_at_each_try::{CallIds, Shown};
 use super::store::StoreArgs;
 use crate::database::not_begun;
 use crate::exit::{Failure, Status};
-use crate::run::only::{has_status, is_host, statuses};
+use crate::only::{has_status, is_host, statuses};
 use crate::{output, text};
 
 /// Which items: `paceline tasks cancel`, and a part of `retry`.

@@ -11,9 +11,9 @@ use paceline_providers::{PromptSize, PromptTokens, TokenRatio, Usage};
 use paceline_store::{Reader, Rows, State, Tally};
 
 use super::Plan;
-use crate::run::lines::format::Format;
-use crate::run::lines::input::{Input, Span};
-use crate::run::progress::report::ReportError;
+use crate::lines::format::Format;
+use crate::lines::input::{Input, Span};
+use crate::progress::report::ReportError;
 
 /// The tokens of a prompt of a call that reserves so much: as expected, and as many as it can have by what is known. Whether it
 /// holds more than text, such as pictures, so that only its answer tells how many it has.

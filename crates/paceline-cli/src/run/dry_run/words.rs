@@ -6,12 +6,12 @@ use std::time::Duration;
 use paceline_config::{Money, Upstream};
 
 use super::Plan;
-use crate::run::args::RunArgs;
-use crate::run::calls::alike::Kind;
-use crate::run::calls::budget;
-use crate::run::job::holds;
+use crate::budget;
+use crate::job::holds;
+use crate::progress::oracle;
 use crate::run::kept;
-use crate::run::progress::oracle;
+use crate::run_args::RunArgs;
+use crate::stops::alike::Kind;
 use crate::{text, upstream};
 
 /// Scopes that are shown one by one.

@@ -4,9 +4,9 @@ use paceline::clock;
 use paceline_store::{End, Finished, JobCounts, Journal, JournalError, JournalItem, ResultBody, Rows};
 
 use super::object::Status;
-use crate::run::calls::item::Context;
-use crate::run::lines::input::Span;
-use crate::run::lines::line::{self, Echo};
+use crate::calls::item::Context;
+use crate::lines::input::Span;
+use crate::lines::line::{self, Echo};
 
 /// How the items of a run stand at its end, and how the batch ends: items that are left end with it where it is over, and else
 /// wait.

@@ -5,8 +5,8 @@ use std::io;
 use paceline_store::JournalError;
 
 use crate::exit::Failure;
-use crate::run::StopReason;
-use crate::run::calls::stop::AGAIN;
+use crate::stops::stop::AGAIN;
+use crate::stops::stop::StopReason;
 
 /// Why a batch does not go on at once.
 pub(super) enum Hold {

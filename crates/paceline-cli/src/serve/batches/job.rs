@@ -22,10 +22,10 @@ use super::object::{Batch, RequestCounts, Status, Usage};
 use super::open::{Opened, Unopened, open, paths};
 use super::service::{SHARED, Served, Service};
 use super::waits::waits_for;
+use crate::calls::dispatch::{Dispatcher, Ended};
+use crate::calls::item::Context;
 use crate::exit::Failure;
-use crate::run::StopReason;
-use crate::run::calls::dispatch::{Dispatcher, Ended};
-use crate::run::calls::item::Context;
+use crate::stops::stop::StopReason;
 
 /// How often the counts of a batch are brought up to date.
 const TICK: Duration = Duration::from_millis(500);

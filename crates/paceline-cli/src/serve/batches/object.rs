@@ -9,8 +9,8 @@ use paceline_store::JobCounts;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::run::job::load::OpenError;
-use crate::run::lines::line::{FLAGS_FOR_OTHERS, LineError};
+use crate::job::load::OpenError;
+use crate::lines::line::{FLAGS_FOR_OTHERS, LineError};
 
 /// A batch: OpenAI's object, and what it has of ours under `paceline`.
 #[derive(Clone, Debug, Serialize, Deserialize)]

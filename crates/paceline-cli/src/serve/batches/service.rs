@@ -22,8 +22,8 @@ use super::files::Files;
 use super::job;
 use super::object::{Batch, Ours, RequestCounts, Status, now};
 use crate::account::make_private;
-use crate::run::lines::address::Addresses;
-use crate::run::lines::format::{Format, SHOWS_A_KEY};
+use crate::lines::address::Addresses;
+use crate::lines::format::{Format, SHOWS_A_KEY};
 use crate::serve::whole_file;
 
 /// The folder of the batches themselves.

@@ -13,7 +13,7 @@ use tokio::io::AsyncWriteExt as _;
 use super::error::{ApiError, no_body};
 use super::files::{BATCH, FileObject, Upload};
 use super::service::Service;
-use crate::run::lines::format::SHOWS_A_KEY;
+use crate::lines::format::SHOWS_A_KEY;
 
 /// The largest file, in bytes: 200 MiB, somewhat more than the hosted service takes.
 const LARGEST: u64 = 200 << 20;

@@ -10,7 +10,7 @@ use paceline_store::work::NewItem;
 
 use super::line;
 use crate::exit::Failure;
-use crate::run::lines::not_sent::NotSent;
+use crate::lines::not_sent::NotSent;
 
 /// The most invalid lines that are listed.
 const TOLD: usize = 20;

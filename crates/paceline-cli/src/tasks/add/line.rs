@@ -10,11 +10,11 @@ use serde_json::value::RawValue;
 
 use super::{When, group, name};
 use crate::args::duration;
-use crate::run::lines::address::{self, Addresses};
-use crate::run::lines::format::Format;
-use crate::run::lines::headers;
-use crate::run::lines::line::FLAGS_FOR_OTHERS;
-use crate::run::lines::members::Members;
+use crate::lines::address::{self, Addresses};
+use crate::lines::format::Format;
+use crate::lines::headers;
+use crate::lines::line::FLAGS_FOR_OTHERS;
+use crate::lines::members::Members;
 use crate::text::instant;
 
 /// As the user wrote it. An unknown key is a mistake that would cost an item its deadline.

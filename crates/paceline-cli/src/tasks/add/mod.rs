@@ -20,7 +20,7 @@ use super::store::StoreArgs;
 use crate::args::{Everywhere, duration};
 use crate::database::not_begun;
 use crate::exit::{Failure, Status};
-use crate::run::lines::not_sent::NotSent;
+use crate::lines::not_sent::NotSent;
 use crate::{logging, output, text};
 use file::Items;
 use hosts::Hosts;

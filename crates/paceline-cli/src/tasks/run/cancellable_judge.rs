@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use paceline_store::work::{Case, Judge, JudgeFuture};
 
-use crate::run::calls::signals::SignalCount;
+use crate::signals::SignalCount;
 
 /// Cancels the decisions of a judge, and asks it no more, once items in flight are given up.
 pub(super) struct CancellableJudge {

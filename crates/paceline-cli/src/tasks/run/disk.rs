@@ -7,8 +7,8 @@ use paceline_store::DiskSpace;
 use paceline_store::work::WorkClock;
 
 use super::shutdown::Shutdown;
+use crate::calls::disk_watch::{self, DiskWatch};
 use crate::exit::Failure;
-use crate::run::calls::disk_watch::{self, DiskWatch};
 
 /// How often a run looks whether its disk is full.
 const TICK: Duration = Duration::from_millis(500);

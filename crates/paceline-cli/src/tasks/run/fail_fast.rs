@@ -19,8 +19,8 @@ use self::kept::KeptRows;
 pub(super) use self::stops::Stops;
 use super::same_failure::{self, SameFailure, is_redirect};
 use super::stopped_scopes::Refusals;
-use crate::run::calls::alike::{self, Alike, AlikeByScope, Alikeness, Kind, Shows};
-use crate::run::calls::fail_fast::{BANNED, advice, may_be_done};
+use crate::stops::alike::{self, Alike, AlikeByScope, Alikeness, Kind, Shows};
+use crate::stops::fail_fast::{BANNED, advice, may_be_done};
 
 /// Watches the first items of a run until one of them ends otherwise. Clones share their state.
 #[derive(Clone)]

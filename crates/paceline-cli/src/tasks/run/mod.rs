@@ -57,7 +57,7 @@ use crate::fallback::Fallback;
 use crate::files::{self, Kept};
 use crate::job_line::JobTeller;
 use crate::output;
-use crate::run::calls::signals::SignalCount;
+use crate::signals::SignalCount;
 use crate::text;
 use crate::upstream;
 

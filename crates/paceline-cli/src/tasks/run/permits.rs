@@ -13,7 +13,7 @@ use paceline_store::work::{Failure, StartDecision, StartDelay, Task, WorkItem};
 use super::groups_of_commands::GroupsOfCommands;
 use super::stopped_scopes::Why;
 use crate::exit;
-use crate::run::lines::address::Addresses;
+use crate::lines::address::Addresses;
 
 /// The limiter of a run.
 #[derive(Clone, Debug)]

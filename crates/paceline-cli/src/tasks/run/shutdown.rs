@@ -7,8 +7,8 @@ use paceline_store::work::WorkStore;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::run::calls::signals::SignalCount;
-use crate::run::calls::stop::StopReason;
+use crate::signals::SignalCount;
+use crate::stops::stop::StopReason;
 
 /// How long items in flight may take when a run has to end; the same as in `paceline run`.
 pub(super) const GRACE: Duration = Duration::from_secs(30);

@@ -10,8 +10,8 @@ use super::settings::Args;
 use super::stopped_scopes::{StoppedScopes, Why};
 use crate::exit::{Failure, Status};
 use crate::output::SummaryOutput;
-use crate::run::calls::stop::StopReason;
-use crate::run::progress::resume_command;
+use crate::progress::resume_command;
+use crate::stops::stop::StopReason;
 use crate::tasks::report::store_summary::StoreSummary;
 use crate::text;
 

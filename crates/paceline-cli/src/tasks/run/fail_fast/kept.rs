@@ -8,7 +8,7 @@ use paceline_core::Timestamp;
 use paceline_store::work::{Failure, NoteChange, ScopeNote, WorkError, WorkStore};
 
 use super::alikeness;
-use crate::run::calls::alike::{AlikeByScope, Enough, Row, Stops};
+use crate::stops::alike::{AlikeByScope, Enough, Row, Stops};
 
 /// A stop of another worker is heard of within so many tellings, of which there are one a second or more.
 const TELLINGS: u8 = 60;

@@ -8,7 +8,7 @@ use paceline_providers::Reading;
 use paceline_providers::secrets::Secrets;
 use paceline_store::work::{Failure, Task};
 
-use crate::run::calls::entry;
+use crate::calls::entry;
 use crate::{text, upstream};
 
 /// The decision about an item whose call may have been executed, and must not be made twice.
