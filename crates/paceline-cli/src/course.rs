@@ -19,6 +19,7 @@ use crate::account::TurnWait;
 use crate::budget::Budget;
 use crate::calls::dispatch::{Dispatcher, Parts};
 use crate::calls::fallback::Fallbacks;
+use crate::calls::feed;
 use crate::calls::handed::Gateway;
 use crate::calls::held_up::HeldUp;
 use crate::calls::item::{Context, Phase};
@@ -27,7 +28,7 @@ use crate::calls::tested::Tested;
 use crate::fallback::Fallback;
 use crate::hosts::Hosts;
 use crate::job::acknowledge::Acknowledge;
-use crate::job::{background_load, refused};
+use crate::job::refused;
 use crate::job_settings::Bounds;
 use crate::lines::format::Format;
 use crate::lines::input::Input;
@@ -125,7 +126,7 @@ impl Course<'_> {
         let (read, calls, acknowledged) = (journal.clone(), Arc::clone(&context), acknowledge.clone());
         let reading = match (worker, input_cursor) {
             (Some(worker), _) => Some(worker.start(calls, upstream.clone(), acknowledged)),
-            (None, Some(from)) => Some(background_load::start(read, calls, upstream.clone(), acknowledged, from)),
+            (None, Some(from)) => Some(feed::start(read, calls, upstream.clone(), acknowledged, from)),
             (None, None) => None,
         };
         let dispatcher = Dispatcher::new(Parts {

@@ -44,8 +44,8 @@ mod upstream;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use clap::error::{ContextKind, ContextValue};
+use clap::{CommandFactory as _, Parser as _};
 use paceline_providers::secrets::{hidden, looks_secret};
 
 use crate::cli::{Cli, Command};
@@ -108,7 +108,7 @@ fn execute(cli: Cli) -> Result<Status, Failure> {
         Command::Collect(args) => runtime()?.block_on(collect::command(args, everywhere.quiet)),
         Command::Completions(args) => completions::command(&args),
         Command::Explain(args) => explain::command(&args, &everywhere),
-        Command::Man(args) => man::command(&args),
+        Command::Man(args) => man::command(Cli::command(), &args),
         Command::Plan(args) => plan::command(&args),
         Command::Report(args) => report::command(&args),
         Command::Sim(args) => sim::command(args, &everywhere),

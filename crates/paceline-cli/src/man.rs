@@ -3,12 +3,11 @@
 use std::fs;
 use std::path::PathBuf;
 
-use clap::{Args, Command, CommandFactory as _};
+use clap::{Args, Command};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 use jiff::civil::Date;
 
-use crate::cli::Cli;
 use crate::exit::{Failure, Status};
 
 /// `paceline man`.
@@ -25,8 +24,7 @@ pub(crate) struct ManArgs {
 ///
 /// # Errors
 /// The folder or a page cannot be written.
-pub(crate) fn command(args: &ManArgs) -> Result<Status, Failure> {
-    let mut program = Cli::command();
+pub(crate) fn command(mut program: Command, args: &ManArgs) -> Result<Status, Failure> {
     program.build();
     fs::create_dir_all(&args.folder)
         .and_then(|()| write(&program, args))

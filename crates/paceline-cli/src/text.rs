@@ -199,7 +199,7 @@ pub(crate) fn past(text: &str) -> Result<Past, String> {
         let midnight = text.parse::<jiff::civil::Date>().ok()?.to_zoned(TimeZone::system()).ok()?;
         Some(Timestamp::from_millis(midnight.timestamp().as_millisecond()))
     };
-    let ago = || crate::args::duration(text).ok().map(Past::Ago);
+    let ago = || paceline_config::parse_duration(text).ok().map(Past::Ago);
     instant(text).or_else(day).map(Past::At).or_else(ago).ok_or_else(|| {
         "expected an instant (2027-01-31T06:00:00Z), a day (2027-01-31), or how long ago it was (3d)".to_owned()
     })

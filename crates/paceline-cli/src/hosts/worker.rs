@@ -15,11 +15,12 @@ use paceline_store::{AppendedLine, Journal, JournalError, LineFile, TakenBlock};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::block_in_place;
 
+use crate::calls::feed::Fed;
 use crate::calls::item::{Context, Phase};
 use crate::hosts::blocks::lines_of;
 use crate::hosts::need::Need;
 use crate::job::acknowledge::Acknowledge;
-use crate::job::background_load::{Fed, LoadError};
+use crate::job::background_load::LoadError;
 use crate::job::load::{Handed, hand_on};
 use crate::job::refused;
 use crate::lines::input::Span;

@@ -1,124 +1,23 @@
-//! Held and stopped scopes outlive the process: they are stored when they begin, and restored before anything is sent.
+//! Held and stopped scopes outlive the process: they are stored when they begin (`calls/holds.rs`), and restored before anything
+//! is sent.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline::{Level, Limiter, PauseCause, ScopeSnapshot, ScopeState};
+use paceline::{Limiter, PauseCause};
 use paceline_core::Timestamp;
 use paceline_store::{ACCOUNT, Journal, JournalError, ScopeRow, ScopeStatus as Stored, StoredSnapshot};
 use serde::Deserialize;
 
-use crate::calls::item::{Context, Pause};
 use crate::job::acknowledge::Acknowledge;
 use crate::text;
 
 /// A closure that is over before a next run has begun.
 pub(crate) const SHORT: Duration = Duration::from_secs(1);
 
-/// The holds and stops of a run as the journal has them: each is written once, however many answers cause it.
-#[derive(Debug)]
-pub(crate) struct Holds {
-    journal: Journal,
-    acknowledge: Acknowledge,
-    stored: BTreeMap<Arc<str>, Stored>,
-    /// Scopes that this run does not try any more because their server fails: the next run looks for itself.
-    given_up: BTreeSet<Arc<str>>,
-}
-
-impl Holds {
-    /// Of this run nothing is known yet; holds of earlier runs keep their reasons.
-    pub(crate) fn new(journal: Journal, acknowledge: Acknowledge) -> Self {
-        let rows = journal.scopes().unwrap_or_default();
-        let held = rows.into_iter().filter(|row| matches!(row.state, Stored::Held { .. }));
-        let stored = held.map(|row| (row.name, row.state)).collect();
-        Self { journal, acknowledge, stored, given_up: BTreeSet::new() }
-    }
-
-    /// This run tries nothing of the scope any more, before `until` at the earliest. That is no hold for the next one.
-    pub(crate) fn give_up(&mut self, scope: &Arc<str>, until: Timestamp) {
-        self.journal.hold_for_this_run(scope, Some(until));
-        self.given_up.insert(Arc::clone(scope));
-    }
-
-    /// The scopes of which this run tries nothing any more.
-    pub(crate) fn given_up(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.given_up.iter()
-    }
-
-    /// Whether this run tries nothing of the scope any more.
-    pub(crate) fn has_given_up(&self, scope: &str) -> bool {
-        self.given_up.contains(scope)
-    }
-
-    /// Whether the scope makes no more calls before a person has acted.
-    pub(crate) fn has_stopped(&self, scope: &str) -> bool {
-        matches!(self.stored.get(scope), Some(Stored::Stopped { .. }))
-    }
-
-    /// Stores the scope if it is held, stopped or closed for long now. No other can be: there are many of them. True when that
-    /// was not stored yet.
-    pub(crate) fn store(&mut self, context: &Context, scope: &str) -> bool {
-        context
-            .limiter
-            .scope_snapshot(&context.limiter.scope(scope))
-            .is_some_and(|scope| self.store_one(context, &scope))
-    }
-
-    /// Stores the account and all scopes that are held, stopped or closed for long now. True when the whole account is
-    /// stopped.
-    pub(crate) fn store_all(&mut self, context: &Context) -> bool {
-        let view = context.limiter.snapshot();
-        if let Some(state) = stored(context, &view.account) {
-            self.set(&ACCOUNT.into(), state);
-        }
-        for scope in &view.scopes {
-            self.store_one(context, scope);
-        }
-        matches!(view.account.state, ScopeState::Stopped { .. })
-    }
-
-    fn store_one(&mut self, context: &Context, scope: &ScopeSnapshot) -> bool {
-        // A stop lasts for all of the run, longer than the hold of a scope that was given up.
-        let lasts = |state: &Stored| matches!(state, Stored::Stopped { .. }) || !self.given_up.contains(&scope.name);
-        let state = stored(context, scope).filter(lasts);
-        state.is_some_and(|state| self.set(&scope.name, state))
-    }
-
-    /// Stores that a scope is closed, or the account.
-    pub(crate) fn close(&mut self, scope: &Arc<str>, pause: Pause) {
-        let Pause { until, cause, level } = pause;
-        let name = if level == Level::Account { &ACCOUNT.into() } else { scope };
-        let longer = |known: &Stored| matches!(known, Stored::Held { until: known, .. } if *known >= until);
-        if !self.stored.get(name).is_some_and(longer) {
-            self.set(name, closed(until, cause));
-        }
-    }
-
-    fn set(&mut self, scope: &Arc<str>, state: Stored) -> bool {
-        let is_new = self.stored.get(scope).is_none_or(|known| *known != state && !same_hold(known, &state));
-        if is_new {
-            self.journal.set_scope(scope, state.clone(), self.acknowledge.reply());
-            self.stored.insert(Arc::clone(scope), state);
-        }
-        is_new
-    }
-}
-
-fn stored(context: &Context, scope: &ScopeSnapshot) -> Option<Stored> {
-    match &scope.state {
-        ScopeState::Held { until, cause } => Some(closed(context.timestamp(*until), *cause)),
-        ScopeState::Stopped { reason } => Some(Stored::Stopped { reason: reason.to_string() }),
-        _ => {
-            let until = scope.closed_until.filter(|until| *until > context.limiter.now() + SHORT)?;
-            Some(closed(context.timestamp(until), scope.closed_for?))
-        }
-    }
-}
-
 /// Whether that hold is stored already, restored from an earlier run: its cause is stored too.
-fn same_hold(known: &Stored, now: &Stored) -> bool {
+pub(crate) fn same_hold(known: &Stored, now: &Stored) -> bool {
     let (Stored::Held { until: known, .. }, Stored::Held { until, .. }) = (known, now) else { return false };
     known.saturating_since(*until).max(until.saturating_since(*known)) <= SHORT
 }
@@ -130,21 +29,6 @@ pub(crate) struct Held {
     pub(crate) name: Arc<str>,
     /// As it is stored.
     pub(crate) reason: String,
-}
-
-/// What keeps the calls of a job back, by the limiter: the account or the scope that opens first, or a server that fails.
-pub(crate) fn keeps_back(context: &Context, scopes: &[ScopeRow]) -> Option<String> {
-    let limiter = &context.limiter;
-    let own = scopes.iter().filter_map(|row| limiter.scope_snapshot(&limiter.scope(&row.name)));
-    let views: Vec<_> = own.chain([limiter.snapshot().account]).collect();
-    let held = |view: &ScopeSnapshot| match stored(context, view)? {
-        Stored::Held { until, reason } => Some(Held { until, name: Arc::clone(&view.name), reason }),
-        _ => None,
-    };
-    let failing = views.iter().find(|view| view.failing_since.is_some());
-    let failing = failing.map(|view| format!("{}: {}", name(&view.name), PauseCause::ServerFails.explanation()));
-    let by_gateway = context.sender.config().gateway.is_some();
-    views.iter().filter_map(held).min().map(|held| held.describe(by_gateway)).or(failing)
 }
 
 /// Those of a journal, the first to open first.
@@ -194,10 +78,6 @@ pub(crate) fn pause_end(cause: PauseCause, by_gateway: bool) -> String {
 /// A stored reason as a sentence.
 pub(crate) fn why(reason: &str) -> Cow<'_, str> {
     PauseCause::from_text(reason).map_or_else(|| text::printable(reason), |cause| cause.explanation().into())
-}
-
-fn closed(until: Timestamp, cause: PauseCause) -> Stored {
-    Stored::Held { until, reason: cause.to_string() }
 }
 
 /// The same moment by two clocks, when the run before wrote its state last: holds are stored by the second.

@@ -6,10 +6,10 @@ use syn::visit::{self, Visit};
 use syn::{Attribute, Item, ItemMod, ItemUse, Path, UseTree};
 
 /// A module that has a file, by its path from the root of its crate.
-type Module = Vec<String>;
+pub(super) type Module = Vec<String>;
 
 /// Which modules each module imports from.
-type Imports = BTreeMap<Module, BTreeSet<Module>>;
+pub(super) type Imports = BTreeMap<Module, BTreeSet<Module>>;
 
 #[test]
 fn no_files_of_different_folders_import_each_other() {
@@ -37,7 +37,7 @@ fn is_in_one_folder(circle: &BTreeSet<Module>) -> bool {
 }
 
 /// `a/b.rs` and `a/b/mod.rs` are `a::b`; `lib.rs` and `main.rs` are the root.
-fn module(file: &str) -> Module {
+pub(super) fn module(file: &str) -> Module {
     let mut path: Module = file.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
     if ["mod", "lib", "main"].contains(&path.last().expect("a file has a name").as_str()) {
         path.pop();
@@ -46,7 +46,7 @@ fn module(file: &str) -> Module {
 }
 
 /// The other files that a file imports from, but for its tests.
-fn imports(module: &Module, text: &str, files: &BTreeMap<Module, String>) -> BTreeSet<Module> {
+pub(super) fn imports(module: &Module, text: &str, files: &BTreeMap<Module, String>) -> BTreeSet<Module> {
     let file = syn::parse_file(text).unwrap_or_else(|error| panic!("{}: {error}", module.join("::")));
     let mut finder = Finder { within: module.clone(), found: BTreeSet::new() };
     if !is_for_tests(&file.attrs) && module.last().is_none_or(|name| name != "tests") {
@@ -133,7 +133,7 @@ impl<'ast> Visit<'ast> for Finder {
 }
 
 /// Files each of which reaches all the others: the strongly connected components of more than one (Tarjan 1972).
-fn all_circles(imports: &Imports) -> Vec<BTreeSet<Module>> {
+pub(super) fn all_circles(imports: &Imports) -> Vec<BTreeSet<Module>> {
     let mut search = Search { imports, order: BTreeMap::new(), stack: Vec::new(), circles: Vec::new() };
     for module in imports.keys() {
         search.visit(module);

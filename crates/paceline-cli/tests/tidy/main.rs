@@ -3,6 +3,7 @@
 mod circles;
 mod documents;
 mod map;
+mod rooms;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use paceline::{Class, clock};
 use paceline_store::{Journal, JournalError, Rows};
 
+use crate::calls::holds;
 use crate::calls::item::Context;
-use crate::job::holds;
 
 /// What keeps its requests from being sent, or what the last of them met with where none is in flight.
 pub(super) fn waits_for(journal: &Journal, context: &Context) -> Result<Option<String>, JournalError> {
