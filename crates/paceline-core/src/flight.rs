@@ -1,5 +1,7 @@
 //! A call in flight.
 
+use core::num::NonZeroU64;
+
 use crate::cost::Cost;
 use crate::time::Instant;
 
@@ -10,6 +12,10 @@ pub(crate) struct Flight {
     /// The era of the learnt pace in which it left.
     pub(crate) era: u64,
     pub(crate) sent: Instant,
+    /// As of when its units count: its grant, or when its caller took it. None: others have them, and it has to ask again.
+    pub(crate) counted: Option<Instant>,
+    /// The number of its grant, where its caller waited and has not taken it yet.
+    pub(crate) untaken: Option<NonZeroU64>,
     pub(crate) probe: bool,
     /// Calls of the scope in flight when it left, itself included.
     pub(crate) in_flight: u32,

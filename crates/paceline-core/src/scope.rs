@@ -194,6 +194,7 @@ impl Scope {
         flight.tokens = cost.get(&Dimension::Tokens);
         flight.server_limited = self.announced.iter().any(|limit| limit.holds_back(now));
         (flight.number, flight.sent, flight.era) = (self.last, now, self.learnt.era());
+        (flight.counted, flight.untaken) = (Some(now), None);
         (flight.probe, flight.in_flight) = (probe, in_flight);
         (flight.item, flight.caller, flight.is_first) = (request.number(), request.caller, !request.was_tried());
         if self.pace == Pace::Auto {
@@ -213,7 +214,7 @@ impl Scope {
     /// A granted call was never sent: all its units are refunded. Returns the place that it held, if it may not be answered.
     pub(crate) fn unsend(&mut self, now: Instant, flight: &Flight, request: &Request) -> Held {
         self.ended(request);
-        self.quotas.settle(now, flight.sent, &request.cost, &Cost::zero());
+        self.quotas.settle(now, flight.counted, &request.cost, &Cost::zero());
         self.learnt.never_sent(flight.number);
         self.lost(flight);
         self.held_by(1)
@@ -221,7 +222,7 @@ impl Scope {
 
     /// Replaces the estimated cost by the actual one.
     pub(crate) fn settle(&mut self, now: Instant, flight: &Flight, reserved: &Cost, actual: &Cost) {
-        self.quotas.settle(now, flight.sent, reserved, actual);
+        self.quotas.settle(now, flight.counted, reserved, actual);
         for limit in self.announced.iter().filter(|limit| limit.is_older_than(flight.number)) {
             let dimension = &limit.dimension;
             let spent = self.spent.get(dimension).saturating_add(actual.get(dimension));

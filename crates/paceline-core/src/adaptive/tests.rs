@@ -68,6 +68,7 @@ impl Machine {
             item: self.last,
             caller: None,
             is_first: true,
+            ..Flight::default()
         };
         flight.era = self.learnt.sent(self.now, &self.gate, &flight, canary);
         self.out.push(flight);

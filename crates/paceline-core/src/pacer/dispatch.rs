@@ -335,7 +335,9 @@ impl Pacer {
         let (deadline, since) = (*deadline, *since);
         self.scopes[place].queue.remove(head, request.not_before, deadline);
         self.bounded_waits.remove(place, request.max_wait, head.2);
-        self.depart(now, since, head, place, deadline)
+        let probe = self.depart(now, since, head, place, deadline);
+        self.note_untaken(head.2);
+        probe
     }
 
     /// The call of a request leaves that came at `since` and is in no queue any more. Returns whether it is a probe.

@@ -20,6 +20,7 @@ impl Pacer {
     pub fn enqueue(&mut self, now: Instant, request: Request) -> Result<Ticket, TooLarge> {
         match self.enqueue_or_grant(now, request)? {
             Enqueued::Granted { ticket, probe } => {
+                self.note_untaken(ticket.slot);
                 self.events.push_back(Event::Granted { ticket, probe });
                 Ok(ticket)
             }

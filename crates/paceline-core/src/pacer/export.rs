@@ -40,13 +40,13 @@ impl Pacer {
     pub fn export_without(&self, now: Instant, unsent: impl IntoIterator<Item = Ticket>) -> PacerState {
         let mut state = self.export(now);
         let granted = |ticket| match self.slots.get(ticket)? {
-            Entry { request, stage: Stage::InFlight { flight, .. } } => Some((flight.sent, &request.cost)),
+            Entry { request, stage: Stage::InFlight { flight, .. } } => Some((flight.counted, &request.cost)),
             Entry { stage: Stage::Waiting { .. }, .. } => None,
         };
         let mut unsent = unsent.into_iter().filter_map(granted).peekable();
         if unsent.peek().is_some() {
             let (now, mut quotas) = (now.max(self.now), self.quotas.clone());
-            unsent.for_each(|(taken, cost)| quotas.settle(now, taken, cost, &Cost::zero()));
+            unsent.for_each(|(counted, cost)| quotas.settle(now, counted, cost, &Cost::zero()));
             state.account.windows = quotas.export(now);
         }
         state

@@ -24,6 +24,7 @@ mod snapshots;
 #[cfg(test)]
 mod tests;
 mod turn;
+mod untaken;
 
 use alloc::borrow::Cow;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -43,6 +44,7 @@ use pots::Pots;
 use scopes::Scopes;
 use settings::{check, is_part, limits, places, tier_of, tiers};
 use turn::Turn;
+use untaken::Untaken;
 
 use crate::admit::{Admit, Level, PauseCause, WaitCause};
 use crate::concurrency::InFlight;
@@ -65,10 +67,10 @@ use crate::time::Instant;
 ///
 /// It does no IO and reads no clock. There are four kinds of method:
 ///
-/// - *Inputs* take the present: [`enqueue`](Self::enqueue), [`cancel`](Self::cancel), [`complete`](Self::complete),
-///   [`observe`](Self::observe), [`handle_timeout`](Self::handle_timeout), [`reconfigure`](Self::reconfigure),
-///   [`hold`](Self::hold), [`stop`](Self::stop), [`resume`](Self::resume), [`restore`](Self::restore),
-///   [`yield_turn`](Self::yield_turn), [`take_turn`](Self::take_turn), [`divide`](Self::divide) and
+/// - *Inputs* take the present: [`enqueue`](Self::enqueue), [`take`](Self::take), [`cancel`](Self::cancel),
+///   [`complete`](Self::complete), [`observe`](Self::observe), [`handle_timeout`](Self::handle_timeout),
+///   [`reconfigure`](Self::reconfigure), [`hold`](Self::hold), [`stop`](Self::stop), [`resume`](Self::resume),
+///   [`restore`](Self::restore), [`yield_turn`](Self::yield_turn), [`take_turn`](Self::take_turn), [`divide`](Self::divide) and
 ///   [`hear`](Self::hear). Time may stand still or jump forward; an earlier instant counts as the latest one seen.
 /// - *Outputs*: after any input call [`poll_event`](Self::poll_event) until it is empty, then
 ///   [`poll_timeout`](Self::poll_timeout), and call `handle_timeout` at that instant or later.
@@ -118,6 +120,7 @@ pub struct Pacer {
     now: Instant,
     quotas: Quotas,
     turn: Turn,
+    untaken: Untaken,
     divided: Divided,
     gates: SharedGates,
     paces: SharedPaces,
@@ -159,6 +162,7 @@ impl Pacer {
             now,
             quotas: Quotas::new(&limits(&config))?,
             turn: Turn::default(),
+            untaken: Untaken::default(),
             divided: Divided::default(),
             gates: SharedGates::default(),
             paces: SharedPaces::default(),
@@ -256,7 +260,8 @@ impl Pacer {
                 }
                 self.in_flight.release(request.is_background());
                 self.out.subtract(&request.cost);
-                self.quotas.settle(now, flight.sent, &request.cost, &Cost::zero());
+                self.quotas.settle(now, flight.counted, &request.cost, &Cost::zero());
+                flight.untaken.into_iter().for_each(|number| self.untaken.remove(number));
             }
         }
         self.pump(now);
@@ -280,6 +285,9 @@ impl Pacer {
             unreachable!("it was in flight a moment ago");
         };
         let place = request.scope.place;
+        if let Some(number) = flight.untaken {
+            self.untaken.remove(number);
+        }
         self.limit_reach(outcome);
         self.drop_vain_hint(now, &request.scope, flight.sent, outcome);
         let held = self.scopes[place].held_places();

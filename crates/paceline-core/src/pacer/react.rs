@@ -37,7 +37,7 @@ impl Pacer {
         let actual = outcome.usage.as_ref().map(|usage| request.cost.settled(usage));
         if let Some(actual) = &actual {
             scope.settle(now, flight, &request.cost, actual);
-            self.quotas.settle(now, flight.sent, &request.cost, actual);
+            self.quotas.settle(now, flight.counted, &request.cost, actual);
         }
         self.pots.end(&scope.name, &request.cost, actual.as_ref().unwrap_or(&request.cost));
         scope.learn(flight, &request.cost, outcome);

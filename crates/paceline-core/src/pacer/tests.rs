@@ -134,7 +134,7 @@ impl Both {
 
     fn step(&mut self) {
         let now = self.now;
-        match self.below(31) {
+        match self.below(34) {
             0..11 => self.enqueue(),
             11 => {
                 let all = self.waiting.len() + self.in_flight.len();
@@ -162,6 +162,7 @@ impl Both {
                 });
             }
             29 => self.input(|pacer| pacer.resume(now, None)),
+            30..33 => self.take(),
             _ => {
                 let report = self.report();
                 if let Some(ticket) = self.in_flight.first().copied() {
@@ -220,6 +221,19 @@ impl Both {
         let action = self.input(|pacer| pacer.complete(now, ticket, outcome.clone()));
         if let NextAction::Retry { next, .. } | NextAction::Resend { next, .. } = action {
             let ticket = self.input(|pacer| pacer.enqueue(now, (*next).clone()).expect("it fitted"));
+            if self.quick.request(ticket).is_some() && !self.in_flight.contains(&ticket) {
+                self.waiting.push(ticket);
+            }
+        }
+    }
+
+    /// A caller takes what it was granted, perhaps late.
+    fn take(&mut self) {
+        let index = self.rng.next_u64() as usize % self.in_flight.len().max(1);
+        let (Some(ticket), now) = (self.in_flight.get(index).copied(), self.now) else { return };
+        if let Some(request) = self.input(|pacer| pacer.take(now, ticket)) {
+            self.in_flight.retain(|known| *known != ticket);
+            let ticket = self.input(|pacer| pacer.enqueue(now, request.clone()).expect("it fitted"));
             if self.quick.request(ticket).is_some() && !self.in_flight.contains(&ticket) {
                 self.waiting.push(ticket);
             }

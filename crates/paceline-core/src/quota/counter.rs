@@ -27,6 +27,10 @@ impl Counter {
         }
     }
 
+    pub(super) const fn is_bucket(&self) -> bool {
+        matches!(self, Self::Bucket(_))
+    }
+
     /// The earliest instant, from `now` on, at which `units` fit.
     #[inline(always)]
     pub(crate) fn fits_at(&self, now: Instant, units: u64) -> Instant {

@@ -7,6 +7,7 @@ mod bucket;
 mod counter;
 mod counts;
 mod fixed;
+mod late;
 mod sliding;
 mod sums;
 #[cfg(test)]
@@ -183,7 +184,7 @@ impl Quotas {
     pub(crate) fn export_own(&self, now: Instant) -> Vec<WindowState> {
         let own = self.own.as_ref().map_or(&*self.counters, |own| own);
         let pairs = self.counters.iter().zip(own);
-        windows(now, pairs.map(|(all, own)| if matches!(all.1, Counter::Bucket(_)) { all } else { own }))
+        windows(now, pairs.map(|(all, own)| if all.1.is_bucket() { all } else { own }))
     }
 
     /// Counts the units that `others` exported so long ago beside its own, in place of those of the last call.
@@ -194,7 +195,7 @@ impl Quotas {
         let others: Vec<_> = others.iter().map(|(windows, since)| counted(now, windows, *since)).collect();
         let own = self.own.take().unwrap_or_else(|| Box::new(self.counters.to_vec()));
         for ((quota, counter), (_, own)) in self.counters.iter_mut().zip(&*own) {
-            if !matches!(own, Counter::Bucket(_)) {
+            if !own.is_bucket() {
                 *counter = own.clone();
             }
             for other in &others {
@@ -262,14 +263,16 @@ impl Quotas {
             .filter(|(_, units)| *units > 0)
     }
 
-    /// Replaces the units reserved at `taken` by the actual ones. Fewer are a refund; more are debt.
-    pub(crate) fn settle(&mut self, now: Instant, taken: Instant, reserved: &Cost, actual: &Cost) {
+    /// Replaces the units reserved at `taken` by the actual ones. Fewer are a refund; more are debt. Where it is not known when
+    /// they were taken, only a bucket has counted them.
+    pub(crate) fn settle(&mut self, now: Instant, taken: Option<Instant>, reserved: &Cost, actual: &Cost) {
         self.each(|quota, counter| {
-            let (reserved, actual) = (reserved.get(&quota.dimension), actual.get(&quota.dimension));
+            let reserved = if taken.is_some() || counter.is_bucket() { reserved.get(&quota.dimension) } else { 0 };
+            let actual = actual.get(&quota.dimension);
             if actual > reserved {
                 counter.take(now, actual - reserved);
             } else if reserved > actual {
-                counter.refund(taken, reserved - actual);
+                counter.refund(taken.unwrap_or(now), reserved - actual);
             }
         });
     }

@@ -140,7 +140,7 @@ impl SlidingWindow {
 
     /// Gives back units of the slot in which they were taken; units that have left the window are gone anyway.
     pub(super) fn refund(&mut self, taken: Instant, units: u64) {
-        if self.last - taken > Duration::from_nanos(self.window) {
+        if !self.counts(taken, self.last) {
             return;
         }
         let (slot, newest) = (self.slot_of(taken), self.newest as u32);
@@ -177,8 +177,27 @@ impl SlidingWindow {
         parts
     }
 
+    /// Whether what was taken then still counts.
+    pub(super) fn counts(&self, taken: Instant, now: Instant) -> bool {
+        self.slot_end_of(taken) + Duration::from_nanos(self.window) > now.max(self.last)
+    }
+
+    /// What was taken then, and still counts, counts as of now. Returns whether that changes anything.
+    pub(super) fn postpone(&mut self, taken: Instant, now: Instant, units: u64) -> bool {
+        let changes = self.slot_end(now) > self.slot_end_of(taken);
+        if changes {
+            self.refund(taken, units);
+            self.take(now, units);
+        }
+        changes
+    }
+
     pub(super) fn slot_end(&self, now: Instant) -> Instant {
-        Instant::from_nanos((now.max(self.last).as_nanos() / self.slot() + 1).saturating_mul(self.slot()))
+        self.slot_end_of(now.max(self.last))
+    }
+
+    const fn slot_end_of(&self, at: Instant) -> Instant {
+        Instant::from_nanos((at.as_nanos() / self.slot() + 1).saturating_mul(self.slot()))
     }
 
     pub(super) fn slot_of(&self, at: Instant) -> u32 {

@@ -16,6 +16,7 @@ mod fleet_gates;
 mod fleet_paces;
 mod hanging;
 mod job;
+mod late;
 mod learning;
 mod learnt_badly;
 mod leases;

@@ -214,7 +214,10 @@ impl Driver {
                 Enqueued::Queued { ticket } => ticket,
             };
             match state.drain(self, now, Some(ticket), notifications) {
-                Some(Ok(Decision::Granted(probe))) => Ok(Permit::new(Arc::clone(self), ticket, probe)),
+                Some(Ok(Decision::Granted(probe))) => {
+                    state.take_at_once(now, ticket);
+                    Ok(Permit::new(Arc::clone(self), ticket, probe))
+                }
                 Some(Err(error)) => Err(NotNow::Never(error)),
                 Some(Ok(Decision::Deferred { .. })) => unreachable!("a request that does not wait takes any wait"),
                 None => {
@@ -342,6 +345,7 @@ impl State {
             None => self.wait(driver, now, ticket, notifications).map(Admission::Waiting),
             Some(Err(error)) => Err(error),
             Some(Ok(Decision::Granted(probe))) => {
+                self.take_at_once(now, ticket);
                 Ok(Admission::Granted(Permit::new(Arc::clone(driver), ticket, probe)))
             }
             Some(Ok(Decision::Deferred { until, reason })) => Ok(Admission::Deferred { until, reason }),

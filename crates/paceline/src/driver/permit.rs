@@ -84,6 +84,11 @@ impl Permit {
         self.driver.observe(self.ticket, limits);
     }
 
+    /// The pacer has taken it back.
+    pub(super) fn taken_back(mut self) {
+        self.answered = true;
+    }
+
     /// The driver and its name for this call.
     pub(crate) fn call(&self) -> (Arc<Driver>, Ticket) {
         (Arc::clone(&self.driver), self.ticket)

@@ -7,9 +7,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use paceline_core::{Instant, Ticket, WaitReason};
 use tokio::sync::oneshot;
 
-use super::Driver;
 use super::notifications::Answer;
 use super::permit::{Permit, Within};
+use super::{Driver, State};
+use crate::error::Error;
 use crate::sync::{self, Condvar, Mutex};
 
 /// The immediate result of an acquisition.
@@ -57,9 +58,44 @@ impl Future for Waiting {
     type Output = Answer;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
-        let answer = std::task::ready!(Pin::new(&mut self.answer).poll(context));
-        self.answered = true;
-        Poll::Ready(answer.expect("a waiter is answered before it is dropped"))
+        loop {
+            let answer = std::task::ready!(Pin::new(&mut self.answer).poll(context));
+            self.answered = true;
+            let permit = match answer.expect("a waiter is answered before it is dropped") {
+                Ok(Within::Granted(permit)) => permit,
+                other => return Poll::Ready(other),
+            };
+            // The call leaves now, and not when it was granted.
+            match self.driver.take(permit)? {
+                Admission::Waiting(again) => *self = again,
+                Admission::Granted(permit) => return Poll::Ready(Ok(Within::Granted(permit))),
+                Admission::Deferred { until, reason } => return Poll::Ready(Ok(Within::Deferred { until, reason })),
+            }
+        }
+    }
+}
+
+impl Driver {
+    /// The caller of a permit takes it, perhaps long after it was granted. Where others have left in its place, it waits again.
+    fn take(self: &Arc<Self>, permit: Permit) -> Result<Admission, Error> {
+        let (mut state, now) = self.enter();
+        let again = state.pacer.take(now, permit.ticket());
+        self.release(state, now);
+        match again {
+            None => Ok(Admission::Granted(permit)),
+            Some(request) => {
+                permit.taken_back();
+                self.enqueue(request)
+            }
+        }
+    }
+}
+
+impl State {
+    /// The caller takes its permit when it is granted.
+    pub(super) fn take_at_once(&mut self, now: Instant, ticket: Ticket) {
+        let again = self.pacer.take(now, ticket);
+        debug_assert_eq!(again, None, "what is granted now has room");
     }
 }
 

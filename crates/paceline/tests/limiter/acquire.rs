@@ -376,3 +376,46 @@ async fn one_line_explains_what_calls_wait_for() {
     let ended = tokio::time::timeout(21 * S, waiting).await;
     assert!(ended.is_err() || ended.is_ok_and(|(a, b, ())| a.is_err() && b.is_err()), "a stop refuses who waits");
 }
+
+/// Behind a busy thread the calls of two windows are polled together.
+#[tokio::test(start_paused = true)]
+async fn callers_that_are_polled_late_send_no_more_than_the_limit_in_any_window() {
+    let limiter = limiter(fixed(vec![Quota::sliding(Dimension::Requests, 10, S)], Some(10), 100));
+    let context = &mut std::task::Context::from_waker(std::task::Waker::noop());
+    let mut calls: Vec<_> = (0..40).map(|_| Box::pin(limiter.acquire(request(&limiter)))).collect();
+    let (mut sent, mut permits) = (Vec::new(), Vec::new());
+    // Polled at once, and then seldom: what is granted meanwhile waits for that.
+    for seconds in [0.0, 2.9, 0.3, 1.7, 2.4, 1.2, 2.2, 1.1] {
+        tokio::time::sleep(S.mul_f64(seconds)).await;
+        calls.retain_mut(|call| match call.as_mut().poll(context) {
+            Poll::Ready(permit) => {
+                sent.push(limiter.now());
+                permits.push(permit.expect("a wait is no error"));
+                false
+            }
+            Poll::Pending => true,
+        });
+    }
+    assert_eq!(sent.len(), 40, "all have left");
+    for (first, from) in sent.iter().enumerate() {
+        let within = sent[first..].iter().take_while(|at| **at - *from < S).count();
+        assert!(within <= 10, "{within} of 10 in the second from {from}");
+    }
+    let account = limiter.snapshot().account;
+    assert_eq!((account.totals.sends, account.waiting), (40, 0), "each counts once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_waits_again_hears_that_the_limiter_is_closed() {
+    let limiter = limiter(fixed(vec![Quota::sliding(Dimension::Requests, 1, S)], Some(1), 100));
+    let context = &mut std::task::Context::from_waker(std::task::Waker::noop());
+    let first = limiter.try_acquire(request(&limiter)).expect("the first");
+    let mut late = pin!(limiter.acquire(request(&limiter)));
+    assert!(late.as_mut().poll(context).is_pending());
+    tokio::time::sleep(S * 3).await;
+    drop(limiter.acquire(request(&limiter)).await.expect("in place of the late one"));
+    limiter.close();
+    assert!(matches!(late.as_mut().poll(context), Poll::Ready(Err(Error::Closed))));
+    drop(first);
+    assert_eq!(limiter.snapshot().account.concurrency.in_flight, 0);
+}

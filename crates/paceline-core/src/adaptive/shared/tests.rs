@@ -42,6 +42,7 @@ impl Side {
             item: self.last,
             caller: None,
             is_first: true,
+            ..Flight::default()
         };
         flight.era = self.learnt.sent(now, &self.gate, &flight, false);
         flight
