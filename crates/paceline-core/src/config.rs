@@ -315,15 +315,14 @@ pub struct PacerConfig {
     /// Calls in flight that the server bears for the whole account, as it says: at least 1. It bounds this pacer as the `max` of
     /// `concurrency` does, and all processes of a [`fleet`](crate::fleet) together. Default: none.
     pub places: Option<u32>,
-    /// How long a call may be in flight at most: a fleet keeps the places of a process that died for so long. Default: 10
-    /// minutes.
+    /// How long a call may be in flight at most, more than 0: a fleet keeps the places of a process that died for so long.
+    /// Default: 10 minutes.
     pub longest_call: Option<Duration>,
     /// Scopes with limits of their own, by scope name. A scope that is [a part](part_of_tier) of a tier has all limits of the
     /// tier for itself.
     pub tiers: Vec<(Arc<str>, Limits)>,
-    /// The most calls in flight of a scope with limits of its own, by the name of its tier; a part of a tier has them for itself,
-    /// and all processes of a fleet have them together.
-    /// Default: none, as many as the account has.
+    /// The most calls in flight, at least 1, of a scope with limits of its own, by the name of its tier; a part of a tier has
+    /// them for itself, and all processes of a fleet have them together. Default: none, as many as the account has.
     pub tier_places: Vec<(Arc<str>, u32)>,
     /// Makes each scope an account of its own, for one limit for each tenant, host or key: a scope without a tier has these
     /// limits, which are believed until a refusal contradicts them, and `concurrency` for itself; and what an answer says about

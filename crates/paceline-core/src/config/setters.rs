@@ -65,7 +65,7 @@ impl PacerConfig {
         Self { places: Some(places), ..self }
     }
 
-    /// How long a call may be in flight at most.
+    /// How long a call may be in flight at most, more than 0.
     #[must_use]
     pub fn with_longest_call(self, longest: Duration) -> Self {
         Self { longest_call: Some(longest), ..self }

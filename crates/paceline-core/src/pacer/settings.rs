@@ -1,6 +1,7 @@
 //! What a configuration means for a pacer: its limits, places and tiers, and whether it can be.
 
 use alloc::collections::BTreeMap;
+use alloc::format;
 use alloc::string::ToString;
 use alloc::sync::Arc;
 
@@ -47,6 +48,7 @@ pub(super) fn check(config: &PacerConfig) -> Result<(), ConfigError> {
     if config.retry.deadline.is_some_and(|bound| bound.is_zero()) {
         return Err(ConfigError { key: "deadline".into(), value: "0s".into(), expected: "a duration of more than 0" });
     }
+    check_in_flight(config)?;
     if let Some(start) = config.start.filter(|start| !(*start > 0.0 && *start <= scope::FASTEST_START)) {
         let expected = "a rate of more than 0 and at most 1,000,000 calls a second";
         return Err(ConfigError { key: "start".into(), value: start.to_string(), expected });
@@ -56,5 +58,25 @@ pub(super) fn check(config: &PacerConfig) -> Result<(), ConfigError> {
         Scope::new(name.clone(), Some(limits), config)?;
     }
     Scope::new("".into(), config.per_scope.as_ref(), config)?;
+    Ok(())
+}
+
+/// What is said of calls in flight beside [`PacerConfig::concurrency`]. None at all is no limit that a call can wait for.
+fn check_in_flight(config: &PacerConfig) -> Result<(), ConfigError> {
+    const AT_LEAST_1: &str = "a whole number of at least 1";
+    let none = |key, expected| Err(ConfigError { key, value: "0".into(), expected });
+    if config.places == Some(0) {
+        return none("places".into(), AT_LEAST_1);
+    }
+    if let Some((tier, _)) = config.tier_places.iter().find(|(_, most)| *most == 0) {
+        return none(format!("places of {tier}"), AT_LEAST_1);
+    }
+    if config.longest_call.is_some_and(|longest| longest.is_zero()) {
+        return Err(ConfigError {
+            key: "longest_call".into(),
+            value: "0s".into(),
+            expected: "a duration of more than 0",
+        });
+    }
     Ok(())
 }

@@ -209,3 +209,19 @@ fn a_start_is_more_than_0_and_at_most_a_million_calls_a_second() {
         assert_eq!(Pacer::new(config, 1, Instant::ZERO).is_ok(), fits, "{start}");
     }
 }
+
+#[test]
+fn no_call_in_flight_at_all_is_refused_by_the_name_of_its_setting() {
+    let at_least_1 = "a whole number of at least 1";
+    let config = PacerConfig::default;
+    for (config, said) in [
+        (config().with_places(0), ("places", "0", at_least_1)),
+        (config().with_tier_places("chat", 1).with_tier_places("a/b", 0), ("places of a/b", "0", at_least_1)),
+        (config().with_longest_call(Duration::ZERO), ("longest_call", "0s", "a duration of more than 0")),
+    ] {
+        let error = Pacer::new(config.clone(), 1, Instant::ZERO).expect_err("it cannot be");
+        assert_eq!((&*error.key, &*error.value, error.expected), said);
+        let mut pacer = Pacer::new(PacerConfig::default(), 1, Instant::ZERO).expect("the defaults");
+        assert_eq!(pacer.reconfigure(Instant::ZERO, config), Err(error));
+    }
+}
