@@ -143,6 +143,7 @@ impl Classify for Box<dyn Error + Send + Sync> {
     message = "the limiter cannot tell from `{R}` whether a call has succeeded",
     label = "not every part of this result implements `Classify`",
     note = "say which errors may pass with `.when(|error| ...)`, or read the result with `.read(|result, _| Outcome::new(...))`",
+    note = "reqwest: `limiter.run(paceline_http::operation(client.get(url)))`, of the crate paceline-http",
     note = "`http::Response` with its whole body is read with the feature `http` of paceline"
 )]
 pub trait AnswerReader<R> {

@@ -34,6 +34,7 @@ fn main() {
     let errors = errors_of(program);
     for expected in [
         "the limiter cannot tell from `Result<(), Busy>` whether a call has succeeded",
+        "reqwest: `limiter.run(paceline_http::operation(client.get(url)))`, of the crate paceline-http",
         "say which errors may pass with `.when(|error| ...)`, or read the result with `.read(|result, _| Outcome::new(...))`",
     ] {
         assert!(errors.contains(expected), "{expected} in {errors}");
