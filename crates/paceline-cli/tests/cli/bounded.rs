@@ -11,7 +11,7 @@ use std::time::Duration;
 const LONGEST_WAIT: Duration = Duration::from_mins(2);
 
 /// The same for a whole test, whatever it waits for.
-const LONGEST_TEST: Duration = Duration::from_mins(10);
+const LONGEST_TEST: Duration = Duration::from_mins(5);
 
 /// Waits that end, for whatever runs as a process.
 pub(crate) trait Bounded {
@@ -64,8 +64,8 @@ pub(crate) fn reading<T>(process: &Child, what: &str, read: impl FnOnce() -> T) 
     within(LONGEST_WAIT, Some(process.id()), what, read)
 }
 
-/// Does what waits for a process, and kills it, with what it has started, when that takes too long. None: for whatever this thread
-/// has started.
+/// Does what waits for a process, and kills it, with what it has started, when that takes too long. None: for whatever this
+/// thread has started.
 fn within<T>(longest: Duration, process: Option<u32>, what: &str, work: impl FnOnce() -> T) -> T {
     let thread = std::fs::read_link("/proc/thread-self").ok();
     let (over, is_over) = mpsc::channel::<()>();

@@ -411,16 +411,12 @@ fn a_second_interruption_gives_up_a_request() {
     let pid = run.id();
     // The second counts when the first was heard, so they go on until the run is over.
     let (ended, over) = std::sync::mpsc::channel();
-    let waits = std::thread::spawn(move || {
-        let output = run.ended_with_output();
-        let _ = ended.send(());
-        output
-    });
+    let waits = std::thread::spawn(move || (run.ended_with_output(), ended.send(())));
     while over.try_recv().is_err() {
         signal("-INT", pid);
         std::thread::yield_now();
     }
-    assert_eq!(waits.join().expect("no panic").status.code(), Some(3));
+    assert_eq!(waits.join().expect("no panic").0.status.code(), Some(3));
     let item = store.item("item-0");
     assert_eq!((item.state, item.attempts, item.abandoned), (State::Waiting, 0, 1));
 }
