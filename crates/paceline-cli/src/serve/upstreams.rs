@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use http::HeaderMap;
 use paceline::{Limiter, PacerConfig};
-use paceline_config::Upstream;
+use paceline_config::{Source, Upstream};
 use paceline_gateway::{Backend, Bounds, Conditions, Gateway};
 use paceline_http::Sender;
 use tokio::sync::oneshot;
@@ -324,10 +324,21 @@ fn changed(served: &Served, fresh: &Fresh) -> Option<String> {
     if before.pacer.limits != now.pacer.limits {
         return Some(format!("changed: {name}, its limits are now: {}", limits_of(now)));
     }
-    if before != now {
+    if without_lines(before) != without_lines(now) {
         return Some(format!("changed: {name}"));
     }
     (served.headers != fresh.headers).then(|| format!("changed: {name}, its key"))
+}
+
+/// A configuration as it is wherever in its file each line stands.
+fn without_lines(upstream: &Upstream) -> Upstream {
+    let mut upstream = upstream.clone();
+    for row in upstream.effective.iter_mut().chain(&mut upstream.idle) {
+        if let Source::File { line, .. } = &mut row.source {
+            *line = None;
+        }
+    }
+    upstream
 }
 
 /// Warns where what was limited is no more: the file may be written at present, or be cut off.

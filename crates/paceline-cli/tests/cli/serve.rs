@@ -8,6 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::bounded::{Bounded, read_line};
+use crate::serve_operation::{configure, configured, wait_for_log};
 use crate::support::{Job, Reply, Server, finish};
 
 /// A gateway at work, killed with the value.
@@ -193,4 +194,17 @@ fn a_signal_ends_it_once_requests_under_way_are_answered() {
         assert_eq!(call.join().expect("no panic"), 200);
     }
     assert_eq!(gateway.ended(), Some(0));
+}
+
+#[test]
+fn an_upstream_whose_lines_only_moved_in_the_file_has_not_changed() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let gateway = configured(&job, &server, "max_deferrals = 3\nrpm = 600\n");
+    let read = |says: &str, settings: &str| {
+        configure(&job, &server, settings);
+        gateway.signal(Signal::HUP);
+        wait_for_log(&job, &format!("the configuration was read again; upstreams: first: {says}\n"), 1);
+    };
+    read("nothing has changed", "# how often\nmax_deferrals = 3\n\nrpm = 600\n");
+    read("changed: first", "# how often\nmax_deferrals = 4\n\nrpm = 600\n");
 }

@@ -111,7 +111,7 @@ fn a_second_signal_ends_it_at_once() {
 }
 
 /// A gateway to the upstream `first`, with that configuration, whose key is in a file.
-fn configured(job: &Job, server: &Server, settings: &str) -> Gateway {
+pub(crate) fn configured(job: &Job, server: &Server, settings: &str) -> Gateway {
     configure(job, server, settings);
     std::fs::write(job.path("key"), "sk-first").expect("writable");
     let mut command = job.paceline();
@@ -119,14 +119,14 @@ fn configured(job: &Job, server: &Server, settings: &str) -> Gateway {
     Gateway::logging(&mut command, File::create(job.path("log")).expect("writable"))
 }
 
-fn configure(job: &Job, server: &Server, settings: &str) {
+pub(crate) fn configure(job: &Job, server: &Server, settings: &str) {
     let upstream = format!("[upstream.first]\nprovider = \"openai\"\nbase_url = \"{}\"\n", server.url());
     std::fs::write(job.path("paceline.toml"), format!("{upstream}api_key_file = \"key\"\n{settings}"))
         .expect("writable");
 }
 
 /// Waits until the log has that many lines with those words.
-fn wait_for_log(job: &Job, words: &str, count: usize) {
+pub(crate) fn wait_for_log(job: &Job, words: &str, count: usize) {
     while std::fs::read_to_string(job.path("log")).expect("a log").matches(words).count() < count {
         std::thread::yield_now();
     }
