@@ -92,12 +92,14 @@ fn of_call(error: CallError) -> Failure {
 }
 
 fn of_reading(status: Option<u16>, reading: Reading) -> Failure {
+    // One that is over names no end.
+    let has_time = reading.wait.is_some_and(|wait| !wait.is_zero());
     let class = match (reading.class, reading.reach) {
         // A limit of these names alone is no reason to hold the CA, and a paused name none to stop the account.
         (Class::QuotaExhausted, LimitScope::Item) => Class::Throttled,
         (Class::Account, LimitScope::Item) => Class::Invalid,
         // A limit of the account with a time: no item asks for an order before, in this run or the next.
-        (Class::Throttled, LimitScope::Scope | LimitScope::Account) if reading.wait.is_some() => Class::QuotaExhausted,
+        (Class::Throttled, LimitScope::Scope | LimitScope::Account) if has_time => Class::QuotaExhausted,
         (class, _) => class,
     };
     let message = reading.message.clone().or_else(|| reading.code.clone());
@@ -140,6 +142,8 @@ mod tests {
             (403, "externalAccountRequired", "needed", None, Class::Account, None),
             // The domain, which waits.
             (429, "rateLimited", many, None, Class::Throttled, None),
+            (429, "rateLimited", many, Some("0"), Class::Throttled, Some(0)),
+            (429, "rateLimited", many, Some("Tue, 14 Nov 2023 22:00:00 GMT"), Class::Throttled, Some(0)),
             (429, "rateLimited", set, Some("90000"), Class::Throttled, Some(90_000)),
             (429, "rateLimited", domain, Some("12240"), Class::Throttled, Some(12_240)),
             (429, "rateLimited", wrong, Some("733"), Class::Throttled, Some(733)),
