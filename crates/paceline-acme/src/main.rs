@@ -5,6 +5,8 @@ mod args;
 mod challenge;
 mod client;
 mod csr;
+#[cfg(test)]
+mod decisions;
 mod errors;
 mod items;
 mod lines;
