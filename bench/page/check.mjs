@@ -34,7 +34,7 @@ async function look(browser, gateway) {
       await tab.open(gateway.url + "/");
       await tab.until("document.querySelectorAll('#rows .name').length >= 3 && document.querySelectorAll('#charts canvas').length === 4");
       assert.ok(await tab.value(noOverflow), `${what}: no wider than the screen`);
-      await tab.until("document.getElementById('jobs').textContent.includes('nightly-results.jsonlchatruns') && document.querySelectorAll('#jobs progress').length === 2");
+      await tab.until("['nightly-results.jsonlchatruns', 'nightly-tasks.dbchatruns'].every((job) => document.getElementById('jobs').textContent.includes(job)) && document.querySelectorAll('#jobs progress').length === 3");
       await tab.picture(join(pictures, `${what}.png`));
       await tab.until("document.querySelector('#rows .badge').textContent === 'stopped'");
       await accessible(tab, what);
@@ -70,7 +70,7 @@ async function quick(browser, gateway) {
     const why = `[...document.querySelectorAll('#rows tr')].some((row) => row.textContent.includes('${model}') && row.textContent.includes('nothing leaves for'))`;
     times.push(await tab.until(why, LONGEST_MS));
   }
-  console.log(`from a request to why its scope waits, on the screen: ${times.join(", ")} ms`);
+  console.log(`measure page, from a request to why its scope waits: ms=${times.join(",")} bar=${LONGEST_MS} met`);
   await tab.close();
   assert.deepEqual(offenses, []);
 }
@@ -213,6 +213,13 @@ try {
   const lines = Array.from({ length: 4000 }, (_, at) => prompt(at)).join("");
   writeFileSync(join(folder, "nightly.jsonl"), lines);
   const job = spawn(program, ["run", "nightly.jsonl", "-o", "nightly-results.jsonl", "--upstream", "chat", "--via", gateway.url, "--config", config, "--concurrency", "4"], { cwd: folder, stdio: "ignore", env: { PATH: process.env.PATH, HOME: folder } });
+  // Durable items through it.
+  const environment = { cwd: folder, stdio: "ignore", env: { PATH: process.env.PATH, HOME: folder } };
+  const payload = { method: "POST", url: "/v1/chat/completions", body: { model: "gpt-4o-mini", messages: [] } };
+  const items = Array.from({ length: 4000 }, (_, at) => JSON.stringify({ key: `key-${at}`, payload }) + "\n");
+  writeFileSync(join(folder, "tasks.jsonl"), items.join(""));
+  execFileSync(program, ["tasks", "add", "--store", "nightly-tasks.db", "--from", "tasks.jsonl"], environment);
+  const tasks = spawn(program, ["tasks", "run", "--store", "nightly-tasks.db", "--http", "--upstream", "chat", "--via", gateway.url, "--config", config, "--concurrency", "4"], environment);
   const form = new FormData();
   form.set("purpose", "batch");
   form.set("file", new Blob([lines]), "batch.jsonl");
@@ -228,10 +235,11 @@ try {
   await words(browser, gateway);
   clearInterval(load);
   job.kill("SIGKILL");
+  tasks.kill("SIGKILL");
   await gone(browser, [...args, "--state", join(folder, "gone")]);
   await locked(browser, [...args, "--state", join(folder, "locked")]);
   await report(browser);
-  console.log(`the page and the report are as they should be; pictures in ${pictures}`);
+  console.log(`measure page, in both themes, on a wide screen and a phone: the page and the report are as they should be; pictures in ${pictures}`);
 } finally {
   await browser.close();
   end();

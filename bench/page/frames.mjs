@@ -37,7 +37,8 @@ try {
   clearInterval(load);
   const at = (share) => frames[Math.min(frames.length - 1, Math.floor(frames.length * share))].toFixed(1);
   longest = frames.at(-1);
-  console.log(`${SCOPES} scopes, ${rows} rows of them in the page: ${frames.length} frames in ${SECONDS} s, median ${at(0.5)} ms, p99 ${at(0.99)} ms, longest ${longest.toFixed(1)} ms`);
+  const verdict = most ? ` bar=${most} ${longest > Number(most) ? "MISSED" : "met"}` : "";
+  console.log(`measure page, frames: scopes=${SCOPES} rows=${rows} frames=${frames.length} seconds=${SECONDS} median_ms=${at(0.5)} p99_ms=${at(0.99)} longest_ms=${longest.toFixed(1)}${verdict}`);
 } finally {
   await browser.close();
   end();

@@ -43,10 +43,13 @@ struct Kept {
     scopes: HashMap<Arc<str>, Series>,
 }
 
-/// The history of one scope, or of the account. Steps in which nothing happened are not kept.
+/// The history of one scope, or of the account. Steps in which nothing happened are not kept: what is learnt stays as it was.
 #[derive(Debug, Default)]
 struct Series {
     steps: VecDeque<Step>,
+    /// What was learnt before the first of them, and at the last sample.
+    learnt_before: Option<f32>,
+    learnt: Option<f32>,
     /// What was counted at the last sample, and its step.
     counted: [u64; GROUPS.len()],
     sampled: u64,
@@ -130,25 +133,33 @@ impl History {
         let kept = self.kept();
         let series = kept.series(scope)?;
         let last = step_of(now);
-        let column = |of: &dyn Fn(&Step) -> Value, absent: Value| -> Value {
-            let unknown = kept.began.map_or(STEPS, |began| (began + STEPS).saturating_sub(last + 1).min(STEPS));
-            let mut column = vec![Value::Null; unknown as usize];
+        let unknown = kept.began.map_or(STEPS, |began| (began + STEPS).saturating_sub(last + 1).min(STEPS)) as usize;
+        let column = |of: &dyn Fn(&Step) -> Value, absent: Value| -> Vec<Value> {
+            let mut column = vec![Value::Null; unknown];
             column.resize(STEPS as usize, absent);
             for step in series.steps.iter().filter(|step| step.number <= last && step.number + STEPS > last) {
                 column[(STEPS - 1 - (last - step.number)) as usize] = of(step);
             }
-            column.into()
+            column
         };
+        let mut learnt = column(&|step| json!({ "is": step.rate }), Value::Null);
+        let mut last: Value = series.learnt_at((last + 1).saturating_sub(STEPS)).into();
+        for rate in learnt.iter_mut().skip(unknown) {
+            if let Some(rate) = rate.as_object_mut().and_then(|step| step.remove("is")) {
+                last = rate;
+            }
+            *rate = last.clone();
+        }
         let mut json = json!({
             "step_s": STEP.as_secs(),
             "waiting": column(&|step| step.waiting.into(), 0.into()),
             "in_flight": column(&|step| step.in_flight.into(), 0.into()),
-            "rate": column(&|step| step.rate.into(), Value::Null),
+            "rate": learnt,
             "p50_ms": column(&|step| step.latency.map(|(median, _)| median).into(), Value::Null),
             "p95_ms": column(&|step| step.latency.map(|(_, high)| high).into(), Value::Null),
         });
         for (group, (name, _)) in GROUPS.iter().enumerate() {
-            json[*name] = column(&|step| step.counts[group].into(), 0.into());
+            json[*name] = column(&|step| step.counts[group].into(), 0.into()).into();
         }
         Some(json)
     }
@@ -192,15 +203,22 @@ impl Series {
         step.in_flight = scope.concurrency.in_flight;
         step.rate = scope.estimate.as_ref().map(|estimate| estimate.rate as f32);
         step.latency = self.latencies.of_step(is_same);
-        let happened = step.counts != [0; GROUPS.len()] || step.waiting + step.in_flight > 0 || step.latency.is_some();
+        let is_news = std::mem::replace(&mut self.learnt, step.rate) != step.rate;
+        let happened =
+            step.counts != [0; GROUPS.len()] || step.waiting + step.in_flight > 0 || step.latency.is_some() || is_news;
         if is_present {
             *self.steps.back_mut().expect("it is the present one") = step;
         } else if happened {
             self.steps.push_back(step);
-            while self.steps.front().is_some_and(|first| first.number + STEPS <= number) {
-                self.steps.pop_front();
+            while let Some(first) = self.steps.pop_front_if(|first| first.number + STEPS <= number) {
+                self.learnt_before = first.rate;
             }
         }
+    }
+
+    /// What was learnt before that step.
+    fn learnt_at(&self, number: u64) -> Option<f32> {
+        self.steps.iter().take_while(|step| step.number < number).last().map_or(self.learnt_before, |step| step.rate)
     }
 
     fn last_minute(&self, number: u64) -> LastMinute {
@@ -327,6 +345,35 @@ mod tests {
         history.sample(late(920), &pacer.snapshot(late(920)));
         let column = column(&history, "a", at(920), "succeeded");
         assert_eq!((column.iter().sum::<u64>(), column[89]), (1, 1), "{column:?}");
+    }
+
+    /// Also what an earlier gateway learnt: it is known before the first call.
+    #[test]
+    fn what_was_learnt_stays_in_steps_without_a_call() {
+        let (mut pacer, history) =
+            (Pacer::new(PacerConfig::default(), 1, Instant::ZERO).expect("right"), History::default());
+        call(&mut pacer, at(1), "a", Class::Throttled);
+        let with = |now: Instant, rate: f64| {
+            let mut snapshot = pacer.snapshot(now);
+            snapshot.scopes[0].estimate.as_mut().expect("a refusal teaches").rate = rate;
+            history.sample(now, &snapshot);
+        };
+        let rates = |now: Instant| {
+            let json = history.columns("a", now).expect("it is known");
+            json["rate"].as_array().expect("a column").iter().map(Value::as_f64).collect::<Vec<_>>()
+        };
+        with(late(10), 2.0);
+        with(late(20), 2.0);
+        with(late(30), 2.0);
+        with(late(40), 3.0);
+        with(late(50), 3.0);
+        assert_eq!(rates(at(50))[85..], [Some(2.0), Some(2.0), Some(2.0), Some(3.0), Some(3.0)]);
+        assert_eq!(rates(at(50))[..85], [None; 85], "nothing is known of the time before");
+        with(late(1_900), 3.0);
+        assert_eq!(rates(at(1_900)), [Some(3.0); 90]);
+        with(late(1_910), 4.0);
+        assert_eq!(rates(at(1_910))[88..], [Some(3.0), Some(4.0)]);
+        assert_eq!(column(&history, "a", at(1_910), "throttled"), [0; 90]);
     }
 
     #[test]
