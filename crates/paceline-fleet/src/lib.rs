@@ -2,6 +2,7 @@
 
 mod answer;
 mod config;
+mod constants;
 mod error;
 mod ledger_name;
 #[cfg(feature = "client")]

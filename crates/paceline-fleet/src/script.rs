@@ -11,6 +11,7 @@ use paceline_core::fleet::{
 use sha1_smol::Sha1;
 
 use crate::answer::LedgerAnswer;
+use crate::constants::with_constants;
 use crate::error::FleetError;
 use crate::ledger_name::LedgerName;
 
@@ -59,7 +60,7 @@ pub struct RedisScript {
 impl RedisScript {
     /// What is said about that ledger.
     pub fn new(name: LedgerName) -> Self {
-        Self::of(name, LEDGER.to_owned())
+        Self::of(name, with_constants(LEDGER))
     }
 
     fn of(name: LedgerName, script: String) -> Self {
@@ -70,7 +71,7 @@ impl RedisScript {
     /// The same by the clock of a test, in the fields `s` and `us` of the hash `clock`.
     #[cfg(feature = "client")]
     pub(crate) fn with_clock_of_test(self) -> Self {
-        Self::of(self.name, LEDGER.replace("call('TIME')", "call('HMGET', 'clock', 's', 'us')"))
+        Self::of(self.name, self.script.replace("call('TIME')", "call('HMGET', 'clock', 's', 'us')"))
     }
 
     /// The limits that the ledger divides.

@@ -7,6 +7,7 @@ use core::time::Duration;
 use super::board::Board;
 use super::level::{Part, divide};
 use super::message::{BoardReply, BoardRequest, ByeRequest, Grant, MemberId, Note, Stake, SyncReply, SyncRequest};
+use super::settled::{Room, Settled, Sums};
 use super::{AHEAD, FleetLimit};
 use crate::time::Instant;
 
@@ -60,6 +61,9 @@ struct Book {
     /// What no member may have, and until when.
     quarantine: Vec<(Instant, u64)>,
     divided: Option<Instant>,
+    /// What that stands on, if it does.
+    #[cfg_attr(feature = "serde", serde(default))]
+    settled: Option<Settled>,
     contended: bool,
     line: u64,
 }
@@ -95,14 +99,8 @@ impl Clock {
 impl Ledger {
     /// A ledger whose state was lost, or that is not known to be the first: it recovers for one lease from the first sync on.
     pub fn new(limits: &[FleetLimit], lease: Duration) -> Self {
-        let book = |limit: &FleetLimit| Book {
-            limit: *limit,
-            quarantine: Vec::new(),
-            divided: None,
-            contended: false,
-            line: 0,
-        };
-        let (clock, books) = (Clock::default(), limits.iter().map(book).collect());
+        let books = limits.iter().map(|limit| Book::new(*limit, Vec::new())).collect();
+        let clock = Clock::default();
         let (members, wakes) = (BTreeMap::new(), VecDeque::new());
         Self {
             lease,
@@ -143,19 +141,16 @@ impl Ledger {
         let known = self.members.remove(&request.member);
         // While it recovers, a member is believed once what it holds, as far as that is not taken; at other times never.
         let believed = self.recovers_until.is_some() && known.is_none();
+        let weighed = known.as_ref().map(|entry| entry.weight);
         let parts = known.map_or_else(|| alloc::vec![Part::default(); self.books.len()], |entry| entry.parts);
         let (seq, weight) = (request.seq, request.weight.clamp(1, 16));
         let mut entry = Entry { seq, heard: now, weight, parts };
         for (place, stake) in request.stakes.iter().enumerate() {
-            let (limit, contended) = (self.books[place].limit, self.books[place].contended);
             let unclaimed = if believed { self.pooled(place) } else { 0 };
-            let part = &mut entry.parts[place];
-            part.stake = Stake {
-                has: stake.has.min(part.stake.has + unclaimed),
-                want: stake.want.min(limit.units),
-                lump: stake.lump.clamp(1, limit.units),
-            };
-            part.target = part.target.min(Stake::ceiling(part.stake.want, contended, limit.units));
+            let others = self.members.values().map(|entry| &entry.parts[place]);
+            let others = Sums::of(others.map(|part| (part.stake, part.target)));
+            let stake = Stake { has: stake.has.min(entry.parts[place].stake.has + unclaimed), ..*stake };
+            self.books[place].hear(&mut entry.parts[place], stake, (weighed, weight), others);
         }
         self.members.insert(request.member, entry);
         let grants = (0..self.books.len()).map(|place| self.grant(now, place, request.member)).collect();
@@ -183,6 +178,7 @@ impl Ledger {
         }
         for (book, taken) in self.books.iter_mut().zip(&request.taken) {
             taken.iter().for_each(|taken| book.set_aside(now.saturating_sub(taken.ago), taken.units));
+            book.loses_member();
         }
     }
 
@@ -214,9 +210,13 @@ impl Ledger {
         }
         let book = |(limit, place): (&FleetLimit, &Option<usize>)| {
             let aside = (now + limit.quarantine().min(longest), limit.units);
-            let new =
-                || Book { limit: *limit, quarantine: alloc::vec![aside], divided: None, contended: false, line: 0 };
-            place.map_or_else(new, |place| Book { limit: *limit, divided: None, ..self.books[place].clone() })
+            let new = || Book::new(*limit, alloc::vec![aside]);
+            place.map_or_else(new, |place| Book {
+                limit: *limit,
+                divided: None,
+                settled: None,
+                ..self.books[place].clone()
+            })
         };
         self.books = limits.iter().zip(from).map(book).collect();
         for entry in self.members.values_mut() {
@@ -261,7 +261,10 @@ impl Ledger {
         self.recovers_until = Some(now + self.lease + AHEAD);
         self.members.clear();
         self.board.clear();
-        self.books.iter_mut().for_each(|book| book.quarantine.clear());
+        for book in &mut self.books {
+            book.quarantine.clear();
+            book.settled = None;
+        }
     }
 
     /// The recovery counts from when the run began, which is so long ago, where it had given nothing when a member `asked`, so
@@ -289,6 +292,7 @@ impl Ledger {
             let end = if self.trusts_last_report { entry.heard } else { end };
             for (book, part) in self.books.iter_mut().zip(entry.parts) {
                 book.set_aside(end, part.stake.has);
+                book.loses_member();
             }
         }
         if let Some(until) = self.recovers_until.filter(|until| *until <= now) {
@@ -310,8 +314,7 @@ impl Ledger {
         }
         let recovers = self.recovers_until.is_some();
         let pool = self.pooled(place);
-        let others = self.members.iter().filter(|(id, _)| **id != member);
-        let owed: u64 = others.map(|(_, entry)| entry.parts[place].missing()).sum();
+        let owed = self.owed(place, member);
         let part = &mut self.members.get_mut(&member).expect("it was just put there").parts[place];
         if !recovers {
             let due = part.missing().min(pool);
@@ -320,7 +323,9 @@ impl Ledger {
             part.stake.has += due;
             if more > 0 && part.stake.has + more >= part.stake.lump {
                 part.stake.has += more;
-                part.target = part.target.max(part.stake.has);
+                if part.stake.has > part.target {
+                    (part.target, self.books[place].settled) = (part.stake.has, None);
+                }
             }
         }
         part.told = if recovers { part.stake.has } else { part.target };
@@ -329,17 +334,23 @@ impl Ledger {
         Grant { has, target, quarantine: book.in_quarantine() + lost, contended: book.contended }
     }
 
-    /// Divides a limit anew, if that is due, and notes which members a hint would help.
+    /// Divides a limit anew, if something has changed, and notes which members a hint would help.
     fn divide(&mut self, now: Instant, place: usize, member: MemberId) {
-        let book = &mut self.books[place];
+        let book = &self.books[place];
         if book.divided.is_some_and(|last| now - last < book.limit.divided_every()) {
             return;
         }
+        let stands = book.settled.filter(|settled| settled.moves.is_none_or(|at| now < at));
+        let helps = self.pooled(place) > 0 && self.owed(place, member) > 0;
+        if stands.is_some_and(|settled| !settled.hints && !helps) {
+            return;
+        }
+        let book = &mut self.books[place];
         book.divided = Some(now);
-        let capacity = book.limit.units.saturating_sub(book.in_quarantine());
-        let parts = self.members.iter_mut().map(|(id, entry)| (*id, entry.weight, &mut entry.parts[place]));
-        let mut parts: Vec<_> = parts.collect();
-        book.contended = divide(now, capacity, book.limit.turn(), &mut book.line, &mut parts);
+        let mut settled = stands.unwrap_or_else(|| {
+            let parts = self.members.iter_mut().map(|(id, entry)| (*id, entry.weight, &mut entry.parts[place]));
+            divide(now, book.capacity(), book.limit.turn(), &mut book.line, &mut parts.collect::<Vec<_>>())
+        });
         let mut pool = self.pooled(place);
         let others = self.members.iter().filter(|(id, _)| **id != member);
         let mut changed: Vec<_> = others.map(|(id, entry)| (&entry.parts[place], *id)).collect();
@@ -356,7 +367,38 @@ impl Ledger {
         };
         let mut room = room;
         let woken = changed.into_iter().filter(|(part, _)| room(part)).map(|(_, id)| id).take(WOKEN);
+        let before = self.wakes.len();
         self.wakes.extend(woken);
+        settled.hints = self.wakes.len() > before;
+        let book = &mut self.books[place];
+        (book.contended, book.settled) = (settled.room == Room::Short, Some(settled));
+    }
+
+    /// What all but this member are meant to hold and do not.
+    fn owed(&self, place: usize, member: MemberId) -> u64 {
+        let others = self.members.iter().filter(|(id, _)| **id != member);
+        others.map(|(_, entry)| entry.parts[place].missing()).sum()
+    }
+
+    /// Whether a division that stands gives a member less than it should: where there is enough, less than it wants, or to all
+    /// more than there is; else, what it would not get if that was done again.
+    #[cfg(test)]
+    pub(super) fn stands_wrongly(&self, now: Instant, place: usize) -> bool {
+        let now = self.clock.peek(now);
+        let mut again = self.clone();
+        let stands = again.books[place].settled.take().filter(|settled| settled.moves.is_none_or(|at| now < at));
+        again.books[place].divided = None;
+        again.divide(now, place, MemberId(0));
+        let parts = |ledger: &Self| ledger.members.values().map(|entry| entry.parts[place].clone()).collect::<Vec<_>>();
+        let (parts, again) = (parts(self), parts(&again));
+        let is_short = |(part, again): (&Part, &Part)| part.target != again.target;
+        stands.is_some_and(|settled| match settled.room {
+            Room::Short => parts.iter().zip(&again).any(is_short),
+            _ => {
+                parts.iter().any(|part| part.target < part.stake.want)
+                    || parts.iter().map(|part| part.target).sum::<u64>() > self.books[place].capacity()
+            }
+        })
     }
 
     fn held(&self, place: usize) -> u64 {
@@ -365,6 +407,39 @@ impl Ledger {
 }
 
 impl Book {
+    const fn new(limit: FleetLimit, quarantine: Vec<(Instant, u64)>) -> Self {
+        Self { limit, quarantine, divided: None, settled: None, contended: false, line: 0 }
+    }
+
+    /// Takes what a member says. Its weight: before, if it was known, and now.
+    fn hear(&mut self, part: &mut Part, stake: Stake, (weighed, weight): (Option<u64>, u64), others: Sums) {
+        let (units, before, target) = (self.limit.units, weighed.map(|weight| (weight, part.stake)), part.target);
+        part.stake = Stake { has: stake.has, want: stake.want.min(units), lump: stake.lump.clamp(1, units) };
+        part.target = target.min(Stake::ceiling(part.stake.want, self.contended, units));
+        let Some(settled) = self.settled else { return };
+        let (want, capacity) = (part.stake.want, self.capacity());
+        let stands = match settled.room {
+            Room::Short => part.target == target && settled.stands(capacity, weight, (before, part.stake)),
+            room => {
+                let spare = others.room_for(capacity, want, room);
+                if let Some(spare) = spare {
+                    // Of many that come at once, the last is to have what it wants.
+                    part.gets(want + before.map_or(0, |_| spare));
+                }
+                spare.is_some()
+            }
+        };
+        self.settled = stands.then_some(settled);
+    }
+
+    fn loses_member(&mut self) {
+        self.settled = self.settled.filter(|settled| settled.room != Room::Short);
+    }
+
+    fn capacity(&self) -> u64 {
+        self.limit.units.saturating_sub(self.in_quarantine())
+    }
+
     /// No member may have that until it counts no longer.
     fn set_aside(&mut self, end: Instant, units: u64) {
         if units > 0 {

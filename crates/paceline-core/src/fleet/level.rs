@@ -15,6 +15,7 @@ use core::cmp::Ordering;
 use core::time::Duration;
 
 use super::message::{MemberId, Stake};
+use super::settled::{Room, Settled};
 use crate::time::Instant;
 
 /// What the ledger knows of one member and one limit.
@@ -37,6 +38,18 @@ impl Part {
     pub(super) fn missing(&self) -> u64 {
         self.target.saturating_sub(self.stake.has)
     }
+
+    /// It gets that, and has no part in what goes round.
+    pub(super) const fn gets(&mut self, target: u64) {
+        (self.target, self.turn) = (target, None);
+    }
+
+    /// When its turn is over, or the rest after that where it waits so long in the line.
+    fn moves(&self, now: Instant, turn: Duration, rests: Option<u64>) -> Option<Instant> {
+        let (since, micros) = (self.turn?, turn.as_micros() as f64);
+        let rested = |wait| Duration::from_micros((micros * float(wait) / TURN).min(LONGEST) as u64 + 1);
+        [Some(since + turn), rests.map(|wait| since + rested(wait))].into_iter().flatten().find(|at| *at > now)
+    }
 }
 
 /// A turn of a member whose share is a whole part.
@@ -45,33 +58,17 @@ const TURN: f64 = 65_536.0;
 /// The longest wait in the line that one turn makes.
 const LONGEST: f64 = 1_099_511_627_776.0;
 
-/// Sets the targets. `line` is the place in the line that was served last. Returns whether a member gets less than it wants.
+/// Sets the targets. `line` is the place in the line that was served last. Returns what that stands on.
 pub(super) fn divide(
     now: Instant,
     capacity: u64,
     turn: Duration,
     line: &mut u64,
     parts: &mut [(MemberId, u64, &mut Part)],
-) -> bool {
-    parts.sort_by(by_want);
-    let (mut left, mut weights) = (float(capacity), parts.iter().map(|(_, weight, _)| float(*weight)).sum::<f64>());
-    let satisfied = parts.iter().take_while(|(_, weight, part)| {
-        let (want, weight) = (float(part.stake.want), float(*weight));
-        let fits = want * weights <= left * weight;
-        if fits {
-            (left, weights) = (left - want, weights - weight);
-        }
-        fits
-    });
-    let satisfied = satisfied.count();
-    let contended = satisfied < parts.len();
-    let spares = parts[..satisfied].iter().map(|(_, _, part)| float(Stake::spare(part.stake.want))).sum::<f64>();
-    let is_roomy = !contended && spares <= left;
-    for (_, _, part) in &mut parts[..satisfied] {
-        let spare = if is_roomy { Stake::spare(part.stake.want) } else { 0 };
-        (part.target, part.turn) = (part.stake.want + spare, None);
-    }
-    let (mut rest, mut remainders) = (left as u64, 0.0);
+) -> Settled {
+    let (satisfied, room, (left, weights)) = satisfy(capacity, parts);
+    let mut settled = Settled { room, capacity, left: left as u64, weights: weights as u64, moves: None, hints: false };
+    let (mut rest, mut remainders) = (settled.left, 0.0);
     let (mut large, mut small, mut others) = (Vec::new(), Vec::new(), (0..satisfied).collect::<Vec<_>>());
     for (place, (id, weight, part)) in parts.iter_mut().enumerate().skip(satisfied) {
         let share = left * float(*weight);
@@ -108,13 +105,51 @@ pub(super) fn divide(
             small.push(member);
         }
     }
+    let rests = large.iter().map(|(.., place, wait)| (*place, Some(*wait)));
+    let in_line = rests.chain(small.iter().map(|(.., place, _)| (*place, None)));
+    let in_line: Vec<_> = in_line.map(|(place, rests)| (place, rests, parts[place].2.turn)).collect();
     let room = rest.saturating_sub((remainders / weights) as u64);
     let saved = go_round(now, (room, capacity), line, large, parts);
     go_round(now, (rest.saturating_sub(saved), 0), line, small, parts);
     if saved > rest {
         give_way(capacity - saved, &others, parts);
+        // Who gives way depends on what each wants.
+        settled.weights = 0;
     }
-    contended
+    let moves = in_line.into_iter().filter_map(|(place, rests, had)| match parts[place].2.turn == had {
+        true => parts[place].2.moves(now, turn, rests),
+        // Where it stands in the line, the next division sees.
+        false => Some(now),
+    });
+    settled.moves = moves.min();
+    settled
+}
+
+/// Gives those that want no more than their share what they want, and brings them to the front. Returns how many these are,
+/// whether there was enough, and what is left for the others, with their weights.
+fn satisfy(capacity: u64, parts: &mut [(MemberId, u64, &mut Part)]) -> (usize, Room, (f64, f64)) {
+    parts.sort_by(by_want);
+    let (mut left, mut weights) = (float(capacity), parts.iter().map(|(_, weight, _)| float(*weight)).sum::<f64>());
+    let satisfied = parts.iter().take_while(|(_, weight, part)| {
+        let (want, weight) = (float(part.stake.want), float(*weight));
+        let fits = want * weights <= left * weight;
+        if fits {
+            (left, weights) = (left - want, weights - weight);
+        }
+        fits
+    });
+    let satisfied = satisfied.count();
+    let spares = parts[..satisfied].iter().map(|(_, _, part)| float(Stake::spare(part.stake.want))).sum::<f64>();
+    let room = match satisfied < parts.len() {
+        true => Room::Short,
+        false if spares <= left => Room::Ample,
+        false => Room::Enough,
+    };
+    for (_, _, part) in &mut parts[..satisfied] {
+        let spare = if room == Room::Ample { Stake::spare(part.stake.want) } else { 0 };
+        part.gets(part.stake.want + spare);
+    }
+    (satisfied, room, (left, weights))
 }
 
 /// Those that want least for a unit of weight come first.

@@ -63,7 +63,7 @@
 //! | two requests of a member | at least 50 ms apart, and up to 25 ms more at random; one at a time, given up after 500 ms |
 //! | limit | 1 to 2^48 units; weights 1 to 16 |
 //! | a word for the board | at once; said again after 500 ms without an answer |
-//! | division | at most four times a second; eight times where the window is below 2 s |
+//! | division | where something has changed, at most four times a second; eight times where the window is below 2 s |
 //! | turn | what cannot be divided goes round: a member keeps a unit, or what its next call costs, for two windows |
 //! | saving up | a member whose next call costs more than goes round has a turn all the same, and rests after it |
 
@@ -74,6 +74,7 @@ mod level;
 mod member;
 mod message;
 mod pot;
+mod settled;
 mod share;
 mod snapshot;
 mod talk;

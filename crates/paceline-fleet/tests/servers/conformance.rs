@@ -23,6 +23,8 @@ struct Story {
     members: Vec<Known>,
     run: u64,
     began: u64,
+    /// Members want the same again, mostly.
+    is_calm: bool,
 }
 
 /// What a member was told last.
@@ -30,6 +32,8 @@ struct Known {
     id: MemberId,
     seq: u64,
     has: Vec<u64>,
+    /// What each wants, and what its next call costs.
+    wants: Vec<(u64, u64)>,
     answered: u64,
     heard: u64,
 }
@@ -47,7 +51,7 @@ impl Story {
         let limits = (0..rng.next_u64() % 4).map(|_| FleetLimit { units: units(&mut rng), kind: kind(&mut rng) });
         let limits = limits.collect::<Vec<_>>();
         let now = 1_800_000_000_000_000;
-        Self { rng, now, limits, members: Vec::new(), run: 1 + seed, began: now - 100_000_000 }
+        Self { rng, now, limits, members: Vec::new(), run: 1 + seed, began: now - 100_000_000, is_calm: seed % 2 == 1 }
     }
 
     fn below(&mut self, bound: u64) -> u64 {
@@ -70,13 +74,20 @@ impl Story {
         }
         if self.members.len() < 2 || self.below(30) == 0 {
             let id = MemberId(self.rng.next_u64());
-            self.members.push(Known { id, seq: 0, has: vec![0; self.limits.len()], answered: 0, heard: 0 });
+            self.members.push(Known {
+                id,
+                seq: 0,
+                has: vec![0; self.limits.len()],
+                wants: vec![(0, 1); self.limits.len()],
+                answered: 0,
+                heard: 0,
+            });
         }
-        let place = self.below(self.members.len() as u64) as usize;
+        let of = self.below(self.members.len() as u64) as usize;
         // Now and then the request of a member is an old one, or tells of more than it was given.
         let (old, wrong) = (self.below(20) == 0, self.below(10) == 0);
         let step = if old { 0 } else { 1 + self.below(2) };
-        let known = &mut self.members[place];
+        let known = &mut self.members[of];
         known.seq += step;
         let (member, seq, answered, held) = (known.id, known.seq, known.answered, known.has.clone());
         let heard = known.heard.saturating_sub(self.below(3)) + u64::from(self.below(20) == 0);
@@ -97,9 +108,14 @@ impl Story {
         let stakes = (0..self.limits.len()).map(|place| {
             let units = self.limits[place].units;
             let has = if wrong { self.below(units) } else { held[place] - self.below(held[place] / 2 + 1) };
-            let want = [0, units, has + self.below(units / 2 + 1), self.below(units / 4 + 1)][self.below(4) as usize];
-            let lump = if self.below(3) == 0 { self.below(units / 3 + 2) } else { 1 };
-            Stake { has, want, lump }
+            let mut want =
+                [0, units, has + self.below(units / 2 + 1), self.below(units / 4 + 1)][self.below(4) as usize];
+            let mut lump = if self.below(3) == 0 { self.below(units / 3 + 2) } else { 1 };
+            let is_same = self.is_calm && self.below(20) > 0;
+            let wants = &mut self.members[of].wants[place];
+            (want, lump) = if is_same { *wants } else { (want, lump) };
+            *wants = (want, lump);
+            Stake { has: if is_same { held[place] } else { has }, want, lump }
         });
         let stakes = stakes.collect();
         let at = |micros| Instant::ZERO + Duration::from_micros(micros);

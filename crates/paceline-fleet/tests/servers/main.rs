@@ -11,3 +11,4 @@ mod proxy;
 mod redis_server;
 mod rights;
 mod sentinel_set;
+mod steady;

@@ -7,4 +7,5 @@ mod liveness;
 mod pot;
 mod rules;
 mod safety;
+mod settled;
 mod world;
