@@ -92,7 +92,11 @@ pub(crate) fn failure_of(error: &JournalError) -> Failure {
             "{error}: {advice}, and deleting the journal too starts it again from the first line"
         ));
     }
-    if error.is_journal_taken() { Failure::Lost(error.to_string()) } else { Failure::interrupted(error) }
+    if error.is_journal_taken() {
+        return Failure::Lost(error.to_string());
+    }
+    // Not every full disk is seen before it is written to: it may have no room for another file alone.
+    if error.is_disk_full() { Failure::DiskFull(error.to_string()) } else { Failure::interrupted(error) }
 }
 
 #[cfg(test)]

@@ -22,11 +22,15 @@ pub(crate) struct LoadGuard {
 }
 
 impl LoadGuard {
-    /// Begins once the job is locked: what is unfinished then belongs to no other process.
+    /// Begins once the job is locked: what is unfinished then belongs to no other process. `summarize`: prints the summary of
+    /// a run that an interruption ends.
     ///
     /// # Errors
     /// An error of the operating system.
-    pub(crate) fn watch(paths: &Paths) -> Result<Self, Failure> {
+    pub(crate) fn watch(
+        paths: &Paths,
+        summarize: impl FnOnce() -> Result<Status, Failure> + Send + 'static,
+    ) -> Result<Self, Failure> {
         let mut signals = Signals::new().map_err(Failure::interrupted)?;
         let over = Arc::new(AtomicBool::new(false));
         let unfinished = Arc::new(Mutex::new(unfinished(paths)));
@@ -34,7 +38,7 @@ impl LoadGuard {
         tokio::spawn(async move {
             signals.next().await;
             if !taken.swap(true, Ordering::AcqRel) {
-                give_up(&left.lock().unwrap_or_else(PoisonError::into_inner));
+                give_up(&left.lock().unwrap_or_else(PoisonError::into_inner), summarize);
             }
         });
         Ok(Self { over, unfinished })
@@ -79,12 +83,15 @@ fn ending(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-fn give_up(unfinished: &[PathBuf]) {
+fn give_up(unfinished: &[PathBuf], summarize: impl FnOnce() -> Result<Status, Failure>) {
     for path in unfinished {
         // Most of them are not there; what cannot be removed is recognized by the next run.
         let _ = std::fs::remove_file(path);
     }
     logging::tell(Level::INFO, "interrupted before the first call: nothing was sent; run the same command again");
+    if let Err(error) = summarize() {
+        logging::tell(Level::ERROR, &error.to_string());
+    }
     logging::flush();
     std::process::exit(i32::from(Status::Deferred.code()));
 }

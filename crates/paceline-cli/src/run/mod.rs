@@ -4,23 +4,24 @@ mod begin;
 mod dry_run;
 mod kept;
 mod key_as_value;
+mod outline;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use paceline::{Clock, Instant, Limiter, clock};
 use paceline_config::Upstream;
 use paceline_core::{Limits, Timestamp};
 use paceline_http::Sender;
-use paceline_store::{ACCOUNT, JobCounts, JournalError, Paths, Reader, RunLock, ScopeRow};
+use paceline_store::{ACCOUNT, JournalError, Paths, Reader, RunLock, ScopeRow};
 use tokio::sync::watch;
 
+use self::outline::Outline;
 use crate::account::{Account, SharedLimits};
 use crate::args::Everywhere;
-use crate::budget::{Budget, Left};
+use crate::budget::Left;
 use crate::calls::dispatch::{Dispatcher, Ended};
 use crate::calls::item::Context;
 use crate::calls::on_their_way::failure_of;
@@ -41,7 +42,6 @@ use crate::lines::input::Input;
 use crate::mock;
 use crate::other_hosts::told::JobEnd;
 use crate::output::{self, SummaryOutput};
-use crate::progress::counters::Counters;
 use crate::progress::display::Progress;
 use crate::progress::extract;
 use crate::progress::report::{Ending, ReportError};
@@ -73,7 +73,8 @@ pub(crate) async fn command(mut args: RunArgs, everywhere: &Everywhere) -> Resul
     let headers = key_as_value::headers(&upstream)?;
     let done = tokio::task::block_in_place(|| done::check(&args, &upstream))?;
     let lock = RunLock::take(&paths).map_err(load::refused)?;
-    let preparing = LoadGuard::watch(&paths)?;
+    let outline = Outline::of(&args, &upstream, &paths);
+    let preparing = LoadGuard::watch(&paths, outline.clone().of_interrupted(everywhere.quiet))?;
     output::try_summary(args.summary.as_deref())?;
     let clock = Clock::new();
     let began = clock.now();
@@ -81,7 +82,8 @@ pub(crate) async fn command(mut args: RunArgs, everywhere: &Everywhere) -> Resul
     let (input, mock, format, job, hosts) = match opening.await {
         Err(Failure::DiskFull(message)) => {
             let stop = StopReason::DiskFull { message };
-            return summarize(&args, &upstream, &paths, &stop, clock.now() - began, everywhere.quiet);
+            stop.announce(Some(0));
+            return outline.print(&stop, clock.now() - began, everywhere.quiet);
         }
         opened => opened?,
     };
@@ -155,13 +157,23 @@ impl Run<'_> {
         output::remove_summary(self.args.summary.as_deref())?;
         upstream::tell_file(self.upstream, self.quiet);
         let ended = self.work(input, format, sender, signals, kept).await;
-        if let Err(failure @ (Failure::Interrupted(_) | Failure::Lost(_))) = &ended
-            && !self.summarized.load(Ordering::Relaxed)
-        {
-            let stop = StopReason::Error { message: failure.to_string() };
-            summarize(self.args, self.upstream, self.paths, &stop, self.clock.now() - self.began, true)?;
+        if self.summarized.load(Ordering::Relaxed) {
+            return ended;
         }
-        ended
+        let outline = || Outline::of(self.args, self.upstream, self.paths).of_begun();
+        let took = self.clock.now() - self.began;
+        match ended {
+            Err(Failure::DiskFull(message)) => {
+                let stop = StopReason::DiskFull { message };
+                stop.announce(Some(0));
+                outline().print(&stop, took, self.quiet)
+            }
+            Err(failure @ (Failure::Interrupted(_) | Failure::Lost(_))) => {
+                outline().print(&StopReason::Error { message: failure.to_string() }, took, self.quiet)?;
+                Err(failure)
+            }
+            ended => ended,
+        }
     }
 
     async fn work(
@@ -195,8 +207,8 @@ impl Run<'_> {
             hosts,
         };
         let restore = |now, acknowledge: &Acknowledge| self.restore(now, acknowledge);
-        let (context, dispatcher) = tokio::task::block_in_place(|| course.set_up(restore))
-            .map_err(|error| self.broken(Failure::interrupted(error)))?;
+        let (context, dispatcher) =
+            tokio::task::block_in_place(|| course.set_up(restore)).map_err(|error| self.broken(failure_of(&error)))?;
         let ended = self.dispatch(dispatcher).await;
         telling.end().await;
         // It hands in what has ended, whatever ended the run.
@@ -284,18 +296,18 @@ impl Run<'_> {
         enough: &AtomicBool,
     ) -> Result<Status, Failure> {
         let now = clock::wall();
-        let journal = &self.job.journal;
+        let (journal, failed) = (&self.job.journal, |error: JournalError| failure_of(&error));
         // First: the thread that reads on may come to the end meanwhile.
-        let unread = journal.input_cursor().map_err(Failure::interrupted)?.is_some();
-        let mut counts = journal.counts(now).map_err(Failure::interrupted)?;
+        let unread = journal.input_cursor().map_err(failed)?.is_some();
+        let mut counts = journal.counts(now).map_err(failed)?;
         let unwritten = ended.recorder.figures().add_unwritten(&mut counts);
-        let held = holds::held(journal.scopes().map_err(Failure::interrupted)?, now);
+        let held = holds::held(journal.scopes().map_err(failed)?, now);
         // What cannot be written at the end takes no summary away.
         let mut written = Ok(());
         if self.args.ordered && counts.waiting + counts.in_flight == 0 && !unread {
-            written = journal.order().map_err(Failure::interrupted);
+            written = journal.order().map_err(failed);
         }
-        let leaves_its_hosts = self.leaves_its_hosts().map_err(Failure::interrupted)?;
+        let leaves_its_hosts = self.leaves_its_hosts().map_err(failed)?;
         let bounded = ended.stop.as_ref().is_some_and(StopReason::is_bound);
         written = written.and(self.report(context, &Ending { now, bounded, enough }));
         // What a full disk leaves in the log of the journal, the next run finds there.
@@ -382,61 +394,6 @@ impl Run<'_> {
             None => again,
         })
     }
-}
-
-/// The summary of a run that could not begin, or broke: what was done is in the journal, if that can be read.
-fn summarize(
-    args: &RunArgs,
-    upstream: &Upstream,
-    paths: &Paths,
-    stop: &StopReason,
-    elapsed: Duration,
-    quiet: bool,
-) -> Result<Status, Failure> {
-    let now = clock::wall();
-    let is_begun = matches!(stop, StopReason::Error { .. });
-    if !is_begun {
-        stop.announce(Some(0));
-    }
-    let journal = paths.journal.as_deref().filter(|_| is_begun || !args.overwrite);
-    let read = |reader: Reader| {
-        Ok::<_, JournalError>((
-            reader.counts_at_rest(now)?,
-            reader.spent()?,
-            reader.scopes()?,
-            reader.input_cursor()?.is_some(),
-        ))
-    };
-    let read = journal.and_then(|journal| Reader::open(journal).and_then(read).ok());
-    let (counts, usage, scopes, unread) = read.unwrap_or_else(|| (JobCounts::default(), Vec::new(), Vec::new(), true));
-    let again = journal.filter(|journal| journal.exists()).map(|_| resume_command::for_its_hosts(std::env::args_os()));
-    let summary = Summary {
-        held: &holds::held(scopes, now),
-        held_up: None,
-        counts: &counts,
-        unwritten: 0,
-        unread,
-        figures: &Counters::at_start(&counts),
-        stop: Some(stop),
-        elapsed,
-        limits: &known_limits(upstream),
-        upstream,
-        has_begun_all: false,
-        stopped_scopes: 0,
-        budget: Budget::new(args.budgets(), upstream.prices.clone(), &usage, false).used(),
-        view: &limiter(upstream, args.seed)?.snapshot(),
-        last_failure: &|_| None,
-        enough_budget: None,
-        again,
-        correction: None,
-        hosts: None,
-    };
-    // Why it broke is the error of the command.
-    let quiet = is_begun || quiet && summary.status().is_hidden(false);
-    let summary_output = SummaryOutput { as_json: args.json, quiet, file: args.summary.as_deref() };
-    let text = summary.text(&args.output, paths);
-    summary_output.print(summary.status(), || summary.json(&|_| now), &text)?;
-    Ok(summary.status())
 }
 
 fn paths(args: &RunArgs) -> Result<Paths, Failure> {

@@ -164,6 +164,40 @@ fn a_disk_that_fills_up_before_the_first_call_or_at_the_end_takes_no_summary_awa
     }
 }
 
+/// It has room for bytes, which is all that can be asked for before they are written, and for no other file.
+#[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
+fn a_disk_without_room_for_the_errors_file_ends_a_run_with_its_summary() {
+    const ITEMS: usize = 20;
+    let job = Job::new(ITEMS);
+    let left = job.path("left");
+    let server = Server::new(move |arrival| match arrival.item.as_str() {
+        "item-9" => {
+            std::fs::write(&left, "one").expect("writable");
+            Reply::error(400, "bad").after(Duration::from_secs(1))
+        }
+        _ => Reply::ok(),
+    });
+    let script = "mount -t tmpfs -o size=8m,nr_inodes=40 tmpfs disk
+        job --summary kept/first.json 2> kept/first & run=$!
+        until test -s left; do :; done
+        until ! touch disk/more-$((n += 1)) 2> /dev/null; do :; done
+        wait $run; test $? = 3 || exit 98
+        rm disk/more-*; job --summary kept/second.json 2> kept/second; code=$?";
+    let (output, _) = on_a_small_disk(&job, "--concurrency 1 --stop-after-same 0", script, &server);
+    let read = |name: &str| std::fs::read_to_string(job.path(name)).unwrap_or_default();
+    let (first, second) = (read("kept/first"), read("kept/second"));
+    assert_eq!(output.status.code(), Some(1), "{first} {second} {output:?}");
+    let summary: Value = serde_json::from_str(&read("kept/first.json")).expect("JSON");
+    assert_eq!((&summary["status"], &summary["stopped"]), (&json!("DEFERRED"), &json!("disk_full")), "{first}");
+    assert!(
+        first.contains("DEFERRED") && first.contains("free some space, then run the same command again"),
+        "{first}"
+    );
+    let summary: Value = serde_json::from_str(&read("kept/second.json")).expect("JSON");
+    assert_eq!((&summary["succeeded"], &summary["failed"]), (&json!(ITEMS - 1), &json!(1)), "{second}");
+}
+
 #[test]
 #[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn calls_whose_answers_a_full_disk_does_not_take_are_counted() {

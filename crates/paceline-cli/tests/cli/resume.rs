@@ -103,8 +103,9 @@ fn an_interruption_before_the_first_call_sends_nothing_and_leaves_nothing() {
     let server = Server::new(|_| Reply::ok());
     let job = Job::new(1);
     let mut command = job.paceline();
-    command.args(["run", "-", "-o", "out.jsonl", "--base-url", &server.url()]);
-    let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+    command.args(["run", "-", "-o", "out.jsonl", "--json", "--summary", "summary.json", "--base-url", &server.url()]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the binary runs");
     // It waits for the rest of its input.
     let stdin = child.stdin.take().expect("piped");
     while !job.path("out.input.new").exists() {
@@ -117,6 +118,11 @@ fn an_interruption_before_the_first_call_sends_nothing_and_leaves_nothing() {
     let text = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert_eq!((ended.status.code(), server.count()), (Some(3), 0), "{text}");
     assert!(text.contains("nothing was sent"), "{text}");
+    let printed: serde_json::Value = serde_json::from_slice(&ended.stdout).expect("a summary");
+    assert_eq!(printed, job.summary());
+    let figures = ["status", "stopped", "input", "calls"].map(|key| &printed[key]);
+    assert_eq!(figures, [&json!("DEFERRED"), &json!("interrupted"), &json!(0), &json!(0)], "{printed}");
+    std::fs::remove_file(job.path("summary.json")).expect("there");
     let left: Vec<_> = std::fs::read_dir(job.path("")).expect("a folder").flatten().map(|it| it.file_name()).collect();
     assert_eq!(left, ["in.jsonl"]);
 }

@@ -7,6 +7,7 @@ use paceline_store::{DeferReason, JournalError, Rows};
 
 use super::Dispatcher;
 use crate::calls::fallback::{Answered, Down, Without};
+use crate::calls::on_their_way::failure_of;
 use crate::exit::Failure;
 use crate::stops::stop::{StayedDown, StopReason};
 
@@ -36,7 +37,7 @@ impl Dispatcher {
     pub(super) async fn fall_back_for_the_rest(&mut self) -> Result<(), Failure> {
         let (mut left, reason) = match &self.stop {
             Some(stop) if self.parts.fallbacks.is_there() && self.abandon_at.is_none() => {
-                (tokio::task::block_in_place(|| self.left_by(stop)).map_err(Failure::interrupted)?, stop.as_str())
+                (tokio::task::block_in_place(|| self.left_by(stop)).map_err(|error| failure_of(&error))?, stop.as_str())
             }
             _ => return Ok(()),
         };
@@ -55,7 +56,7 @@ impl Dispatcher {
                 tokio::select! {
                     ended = self.parts.fallbacks.next() => self.fell_back(ended),
                     () = self.parts.interruptions.next() => self.interrupt(),
-                    Some(error) = self.parts.broken.recv() => return Err(Failure::interrupted(error)),
+                    Some(error) = self.parts.broken.recv() => return Err(failure_of(&error)),
                 }
             }
         }

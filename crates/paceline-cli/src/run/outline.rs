@@ -1,0 +1,111 @@
+//! The summary of a run that could not begin, or broke.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use paceline::{Clock, clock};
+use paceline_config::Upstream;
+use paceline_store::{JobCounts, JournalError, Paths, Reader};
+
+use super::{known_limits, limiter};
+use crate::budget::{Budget, Limits};
+use crate::exit::{Failure, Status};
+use crate::job::holds;
+use crate::output::SummaryOutput;
+use crate::progress::counters::Counters;
+use crate::progress::resume_command;
+use crate::progress::summary::Summary;
+use crate::run_args::RunArgs;
+use crate::stops::stop::StopReason;
+
+/// What is known of a run before it begins. What was done is in its journal, if that can be read.
+#[derive(Clone)]
+pub(crate) struct Outline {
+    upstream: Upstream,
+    paths: Paths,
+    output: PathBuf,
+    budgets: Limits,
+    seed: Option<u64>,
+    overwrite: bool,
+    as_json: bool,
+    file: Option<PathBuf>,
+    /// The journal on the disk is that of this run.
+    has_begun: bool,
+}
+
+impl Outline {
+    pub(crate) fn of(args: &RunArgs, upstream: &Upstream, paths: &Paths) -> Self {
+        Self {
+            upstream: upstream.clone(),
+            paths: paths.clone(),
+            output: args.output.clone(),
+            budgets: args.budgets(),
+            seed: args.seed,
+            overwrite: args.overwrite,
+            as_json: args.json,
+            file: args.summary.clone(),
+            has_begun: false,
+        }
+    }
+
+    /// The same of a run that had begun.
+    pub(crate) fn of_begun(self) -> Self {
+        Self { has_begun: true, ..self }
+    }
+
+    /// What prints it where a person ends the run before its first call.
+    pub(crate) fn of_interrupted(self, quiet: bool) -> impl FnOnce() -> Result<Status, Failure> {
+        let clock = Clock::new();
+        let began = clock.now();
+        move || self.print(&StopReason::Interrupted, clock.now() - began, quiet)
+    }
+
+    /// Prints it.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn print(&self, stop: &StopReason, elapsed: Duration, quiet: bool) -> Result<Status, Failure> {
+        let Self { upstream, paths, output, budgets, seed, as_json, file, .. } = self;
+        let now = clock::wall();
+        let journal = paths.journal.as_deref().filter(|_| self.has_begun || !self.overwrite);
+        let read = |reader: Reader| {
+            Ok::<_, JournalError>((
+                reader.counts_at_rest(now)?,
+                reader.spent()?,
+                reader.scopes()?,
+                reader.input_cursor()?.is_some(),
+            ))
+        };
+        let read = journal.and_then(|journal| Reader::open(journal).and_then(read).ok());
+        let (counts, usage, scopes, unread) =
+            read.unwrap_or_else(|| (JobCounts::default(), Vec::new(), Vec::new(), true));
+        let again = journal.filter(|journal| journal.exists());
+        let summary = Summary {
+            held: &holds::held(scopes, now),
+            held_up: None,
+            counts: &counts,
+            unwritten: 0,
+            unread,
+            figures: &Counters::at_start(&counts),
+            stop: Some(stop),
+            elapsed,
+            limits: &known_limits(upstream),
+            upstream,
+            has_begun_all: false,
+            stopped_scopes: 0,
+            budget: Budget::new(*budgets, upstream.prices.clone(), &usage, false).used(),
+            view: &limiter(upstream, *seed)?.snapshot(),
+            last_failure: &|_| None,
+            enough_budget: None,
+            again: again.map(|_| resume_command::for_its_hosts(std::env::args_os())),
+            correction: None,
+            hosts: None,
+        };
+        // Why it broke is the error of the command.
+        let quiet = matches!(stop, StopReason::Error { .. }) || quiet && summary.status().is_hidden(false);
+        let summary_output = SummaryOutput { as_json: *as_json, quiet, file: file.as_deref() };
+        let text = summary.text(output, paths);
+        summary_output.print(summary.status(), || summary.json(&|_| now), &text)?;
+        Ok(summary.status())
+    }
+}
