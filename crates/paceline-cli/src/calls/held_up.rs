@@ -30,14 +30,7 @@ impl HeldUp {
 
     /// What could be set, once that has mattered, or will. What is left of a pause has not been waited for.
     pub(crate) fn describe(&self, now: Timestamp) -> Option<String> {
-        let left = self.until.saturating_since(now);
-        let waited = self.total.saturating_sub(left);
-        let how = if waited >= LONG {
-            format!("by pauses of {} in all", text::duration(waited))
-        } else {
-            // Until when stands beside it.
-            Some("by a pause that goes on".to_owned()).filter(|_| left >= LONG)?
-        };
+        let how = self.how(now)?;
         let items = text::counted(self.items, "item");
         (self.items > 1).then(|| {
             format!(
@@ -45,6 +38,21 @@ impl HeldUp {
                  only if the API limits each path by itself, --scope endpoint paces each by itself (--scope group: each metadata.label)"
             )
         })
+    }
+
+    /// How long was waited for them.
+    pub(crate) fn waited(&self, now: Timestamp) -> Duration {
+        self.total.saturating_sub(self.until.saturating_since(now))
+    }
+
+    /// By what the scope was held up; none by pauses too short to matter.
+    pub(crate) fn how(&self, now: Timestamp) -> Option<String> {
+        let (left, waited) = (self.until.saturating_since(now), self.waited(now));
+        if waited >= LONG {
+            return Some(format!("by pauses of {} in all", text::duration(waited)));
+        }
+        // Until when stands beside it.
+        Some("by a pause that goes on".to_owned()).filter(|_| left >= LONG)
     }
 }
 

@@ -298,3 +298,19 @@ fn a_host_that_is_stopped_is_told_of_once_with_its_own_reason() {
         assert_eq!((status == 410, row["fatal"] == true), (was_sent, was_sent), "{row}");
     }
 }
+
+/// All items are posted to one path, whose API asks for a pause that is longer than the run waits.
+#[test]
+fn a_scope_that_held_others_up_is_told_with_what_to_set() {
+    let server = Server::new(|_| Reply::error(429, "slow_down").with_header("retry-after", 120));
+    let store = Store::new();
+    store.put(posts("", "event", 5, 0));
+    let mut command = store.job.paceline();
+    command.args(["tasks", "run", "--store", "work.db", "--http", "--base-url", &server.url()]);
+    let (code, log) = finish(command.args(["--concurrency", "1", "--max-wait", "1s"]));
+    assert_eq!((code, server.count()), (3, 1), "{log}");
+    let told = ", by a pause that goes on, because they are one scope; only if the API limits each path by itself, --scope endpoint";
+    assert!(log.contains("held up: the items of ") && log.contains(told), "{log}");
+    let (code, log) = finish(command.args(["--scope", "endpoint"]));
+    assert!(code == 3 && !log.contains("held up: "), "{log}");
+}

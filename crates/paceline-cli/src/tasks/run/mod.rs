@@ -9,6 +9,7 @@ mod fallback;
 mod groups_of_commands;
 mod known_answers;
 mod limiter_state;
+mod pauses;
 mod permits;
 mod program;
 mod progress;
@@ -23,7 +24,7 @@ mod summary;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::HeaderMap;
@@ -58,6 +59,7 @@ use crate::files::{self, Kept};
 use crate::job_line::JobTeller;
 use crate::output;
 use crate::signals::SignalCount;
+use crate::stops::stop::StopReason;
 use crate::text;
 use crate::upstream;
 
@@ -124,12 +126,13 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
         policy,
         scheduler,
         fallback,
-        permits,
+        permits: work.permits(permits),
         limiter_state,
         disk,
         work,
         teller,
         clock,
+        summarized: AtomicBool::new(false),
     };
     runs.all(&signals, &mut shared).await
 }
@@ -142,7 +145,7 @@ async fn wait_to_begin(disk: &Disk, args: &Args, clock: &WorkClock) -> Result<()
     args.store.refuse_missing()?;
     let waited = disk.wait_to_begin().await;
     if waited.is_err() {
-        summary::print_not_begun(args, clock).await?;
+        summary::print_outline(args, clock, &StopReason::DiskFull { message: String::new() }).await?;
     }
     waited
 }
@@ -190,6 +193,8 @@ struct Runs<'a> {
     work: Work,
     teller: JobTeller,
     clock: WorkClock,
+    /// Whether the summary of the last run was printed.
+    summarized: AtomicBool,
 }
 
 /// How items are worked on.
@@ -200,6 +205,14 @@ enum Work {
 }
 
 impl Work {
+    /// Those with what is told of requests alone.
+    fn permits(&self, permits: Permits) -> Permits {
+        match self {
+            Self::Requests(requests) => permits.of_requests(requests.upstream()),
+            Self::Command(..) => permits,
+        }
+    }
+
     /// What is stopped without its group, and the groups that a former run stopped: of a command a scope is a group.
     fn stopped(&self) -> &StoppedScopes {
         match self {
@@ -226,12 +239,19 @@ impl Runs<'_> {
                 Some(every) => self.every(every, signals, shared).await,
             }
         };
-        tokio::select! {
+        let ended = tokio::select! {
             ended = ended => ended,
             () = shutdown::hurried(signals, &*self.store), if self.args.store.file().is_none() => {
-                Err(Failure::interrupted(NOT_RECORDED).resumable())
+                return Err(Failure::interrupted(NOT_RECORDED).resumable());
             }
+        };
+        if let Err(failure @ Failure::Interrupted(_)) = &ended
+            && !self.summarized.load(Ordering::Relaxed)
+        {
+            let stop = StopReason::Error { message: failure.to_string() };
+            summary::print_outline(self.args, &self.clock, &stop).await?;
         }
+        ended
     }
 
     /// Reads what earlier runs left, and what the other workers of the store have found.
@@ -298,6 +318,7 @@ impl Runs<'_> {
     }
 
     async fn once(&self, signals: &SignalCount, shared: &mut SharedLimits) -> Result<Status, Failure> {
+        self.summarized.store(false, Ordering::Relaxed);
         let before = self.store.counts().await.map_err(not_begun)?;
         if before.total() == 0 {
             tracing::info!("there are no items in the store");
@@ -359,7 +380,9 @@ impl Runs<'_> {
             && fail_fast.stopped_all(standing.groups().stopped());
         let stop = shutdown.reason().cloned();
         let left = self.left.swap(0, Ordering::Relaxed) + summary.taken_over;
-        Ran { summary, left, same, groups_failed_alike, stopped_scopes, stop, standing, elapsed }
+        let held_up = self.permits.held_up(standing.deferred());
+        self.summarized.store(true, Ordering::Relaxed);
+        Ran { summary, left, same, groups_failed_alike, stopped_scopes, stop, standing, held_up, elapsed }
             .print(self.args, self.quiet)
     }
 }

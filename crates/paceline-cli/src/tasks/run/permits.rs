@@ -11,6 +11,7 @@ use paceline_http::HasAnswered;
 use paceline_store::work::{Failure, StartDecision, StartDelay, Task, WorkItem};
 
 use super::groups_of_commands::GroupsOfCommands;
+use super::pauses::Pauses;
 use super::stopped_scopes::Why;
 use crate::exit;
 use crate::lines::address::Addresses;
@@ -26,6 +27,8 @@ pub(super) struct Permits {
     longest_test: Option<Duration>,
     /// The longest that nothing begins before the run ends; none where it waits for whatever may come.
     max_wait: Option<Duration>,
+    /// What scopes kept back that a user could divide.
+    pauses: Option<Arc<Pauses>>,
 }
 
 /// A host of many that fails for days is tested no more often than so, ...
@@ -55,7 +58,17 @@ impl Permits {
             pacer.breaker.open_max = pacer.breaker.open_max.max(cap.min(BETWEEN_TESTS));
         }
         let limiter = Limiter::new(pacer).map_err(exit::Failure::refused)?;
-        Ok(Self { limiter, reopened: Arc::default(), groups: Arc::default(), longest_test, max_wait })
+        Ok(Self { limiter, reopened: Arc::default(), groups: Arc::default(), longest_test, max_wait, pauses: None })
+    }
+
+    /// The same for requests, of which is told what a scope held up that a user could divide.
+    pub(super) fn of_requests(self, upstream: &Upstream) -> Self {
+        Self { pauses: Pauses::of(upstream, self.limiter.now()), ..self }
+    }
+
+    /// Describes what one scope held up. `waiting`: items that the run leaves.
+    pub(super) fn held_up(&self, waiting: u64) -> Option<String> {
+        self.pauses.as_ref()?.describe(self.limiter.now(), waiting)
     }
 
     /// How long an item sits out whose try only tested a failing server, if that still fails.
@@ -131,6 +144,9 @@ impl Permits {
         taken.map_err(|not_now| match not_now {
             NotNow::Wait { after, reason } => {
                 let for_all = reason.level == Level::Account;
+                if let (Some(pauses), Some(wait)) = (&self.pauses, after) {
+                    pauses.note(&name, item.id, &reason, self.limiter.now(), wait);
+                }
                 // Hosts that do not answer have few places, and those that may have come before them.
                 let at_hand = reason.cause != WaitCause::Place { in_vain: true };
                 let after = self.share_comes_too_late(&reason.cause).or(after);

@@ -129,6 +129,11 @@ impl Requests {
         })
     }
 
+    /// The upstream in force.
+    pub(super) const fn upstream(&self) -> &Upstream {
+        &self.upstream
+    }
+
     /// The account that pays; none for the mock.
     pub(super) const fn account(&self) -> Option<&Account> {
         self.account.as_ref()

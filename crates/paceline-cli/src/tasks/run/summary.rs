@@ -23,20 +23,19 @@ pub(super) async fn standing(args: &Args, store: &dyn WorkStore) -> Result<Store
     StoreSummary::of(store, args.store.now(store).await?).await
 }
 
-/// Writes the summary of a run that found no room on the disk to begin, where one is asked for: how the items of the store
-/// stand, as far as that can be read.
+/// Writes the summary of a run that found no room on the disk to begin, or broke, where one is asked for: how the items of the
+/// store stand, as far as that can be read.
 ///
 /// # Errors
 /// Names a place that did not take it.
-pub(super) async fn print_not_begun(args: &Args, clock: &WorkClock) -> Result<(), Failure> {
+pub(super) async fn print_outline(args: &Args, clock: &WorkClock, stop: &StopReason) -> Result<(), Failure> {
     let mut figures = match args.store.open(clock).await {
         Ok(store) => standing(args, &*store).await.map(|standing| standing.json()).unwrap_or_default(),
         Err(_) => Map::new(),
     };
-    let stopped = StopReason::DiskFull { message: String::new() };
     for (key, value) in [
         ("status", Status::Deferred.as_str().to_owned()),
-        ("stopped", stopped.as_str().to_owned()),
+        ("stopped", stop.as_str().to_owned()),
         ("resume", resume_command::command_line(std::env::args_os())),
         ("ended_at", paceline::clock::wall().to_string()),
     ] {
@@ -63,6 +62,8 @@ pub(super) struct Ran {
     pub(super) stop: Option<StopReason>,
     /// Where all items of the store stand after it.
     pub(super) standing: StoreSummary,
+    /// What one scope held up that the user could divide.
+    pub(super) held_up: Option<String>,
     pub(super) elapsed: Duration,
 }
 
@@ -125,6 +126,7 @@ impl Ran {
     fn text(&self, store: &str) -> String {
         let mut lines = vec![self.standing.headline(), format!("  {}", self.tries())];
         lines.extend(self.standing.lines(store).into_iter().map(|line| format!("  {line}")));
+        lines.extend(self.held_up.iter().map(|line| format!("  {}", text::printable(line))));
         if let Some(again) = self.again() {
             let same = self.same.as_ref().map(ToString::to_string);
             let stopped = same.or_else(|| self.stop.as_ref().map(ToString::to_string)).or_else(|| {
