@@ -69,7 +69,9 @@ pub use silence::{AwaitedCall, Silence, Silent};
 pub use snapshot::{
     Explanation, Fault, QuotaSnapshot, ScopeAnswers, ScopeSnapshot, ScopeState, Snapshot, Totals, Trouble,
 };
-pub use state::{Announcement, LearntState, LevelState, NewerState, PacerState, PauseState, TakenState, WindowState};
+pub use state::{
+    Announcement, AnswerLength, LearntState, LevelState, NewerState, PacerState, PauseState, TakenState, WindowState,
+};
 pub use time::{Instant, Timestamp};
 pub use turns::Turns;
 pub use units::{format_duration, format_money, format_window, leading_number, money_digits, parse_duration};

@@ -42,6 +42,8 @@ pub struct LevelState {
     pub announced: Vec<Announcement>,
     /// The learnt pace, under [`Pace::Auto`](crate::Pace::Auto).
     pub learnt: Option<LearntState>,
+    /// The length of answers where the server does not keep to the bounds of requests.
+    pub beyond_bounds: Option<AnswerLength>,
     /// The server failed, and nothing has succeeded since: one call at a time tests it.
     pub failing: bool,
     /// A hold; deadlines stand still meanwhile.
@@ -103,6 +105,16 @@ pub struct LearntState {
     /// For how long before the export no call had tried it.
     #[cfg_attr(feature = "serde", serde(rename = "ago_ms", with = "crate::millis"))]
     pub ago: Duration,
+}
+
+/// How long answers are, in tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct AnswerLength {
+    /// In the mean.
+    pub mean: u64,
+    /// By how much they differ from that, in the mean.
+    pub deviation: u64,
 }
 
 /// A pause: nothing leaves until its end.

@@ -2,7 +2,9 @@
 
 use std::fs::File;
 use std::io::Write as _;
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::process::Signal;
 use serde_json::json;
@@ -140,4 +142,36 @@ fn a_key_with_a_limit_in_money_is_listed_with_what_it_spent_over_a_kill_and_warn
     let gateway = Gateway::start(&mut serve(&job, &server, &flags));
     let (status, text) = send_to(&gateway);
     assert!(status == 429 && text.contains("0.0030 money per 1h (0.0030 of it is used)"), "{status}: {text}");
+}
+
+/// Under that limit six calls with a bound are believed at once, of a server of which nothing is known.
+#[test]
+fn a_server_that_ignores_bounds_is_believed_no_more_after_a_restart() {
+    let usage = json!({"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 5000}});
+    let calls = AtomicUsize::new(0);
+    let server = Server::new(move |_| match calls.fetch_add(1, Ordering::SeqCst) {
+        0 => Reply::new(200, &usage),
+        _ => Reply::ok().never(),
+    });
+    let job = Job::new(0);
+    let key = told(&mut keys(&job, &["add", "ci", "--limit", "100000 tokens per 1h"]));
+    let body = r#"{"max_tokens":100,"messages":[]}"#;
+    let ask = |gateway: &str, deadline: &str| {
+        send(&format!("{gateway}/generic/v1/chat/completions"), |client, url| {
+            client.post(url).bearer_auth(&key).header("x-paceline-deadline", deadline).body(body)
+        })
+    };
+    let mut gateway = Gateway::start(&mut serve(&job, &server, &["--state", "state"]));
+    assert_eq!(ask(&gateway.url, "10s").0, 200);
+    gateway.signal(Signal::TERM);
+    assert_eq!(gateway.ended(), Some(0));
+    let gateway = Gateway::start(&mut serve(&job, &server, &["--state", "state"]));
+    let mut stays = TcpStream::connect(gateway.url.trim_start_matches("http://")).expect("it listens");
+    let head = format!("host: a\r\nauthorization: Bearer {key}\r\ncontent-length: {}\r\n", body.len());
+    write!(stays, "POST /generic/v1/chat/completions HTTP/1.1\r\n{head}\r\n{body}").expect("it reads");
+    server.wait_for(2);
+    for _ in 0..3 {
+        let (status, text) = ask(&gateway.url, "100ms");
+        assert!(status == 429 && server.count() == 2, "{status}: {text}");
+    }
 }

@@ -10,6 +10,7 @@ use crate::alike::Alike;
 use crate::cost::{Cost, Dimension};
 use crate::outcome::{Class, Outcome};
 use crate::queue::Slot;
+use crate::state::AnswerLength;
 
 /// The last answers weigh in with at least this share, so that a changed kind of answer is learnt.
 const LEAST_WEIGHT: f64 = 0.05;
@@ -170,6 +171,21 @@ impl Answers {
             (known.beyond, known.kept) = (true, 0);
         } else if is_answered {
             known.kept = known.kept.saturating_add(1);
+        }
+    }
+
+    /// How long the answers are of that scope, where its server does not keep to bounds.
+    pub(super) fn beyond_bounds(&self, place: u32) -> Option<AnswerLength> {
+        let Known { bounded, .. } = self.scopes.get(&place).filter(|known| known.beyond)?;
+        Some(AnswerLength { mean: bounded.mean as u64, deviation: bounded.deviation as u64 })
+    }
+
+    /// The same as another pacer knew it; calls of this one know better.
+    pub(super) fn restore(&mut self, place: u32, length: Option<AnswerLength>) {
+        if let (Some(AnswerLength { mean, deviation }), false) = (length, self.scopes.contains_key(&place)) {
+            let (mean, deviation) = (mean as f64, deviation as f64);
+            let bounded = Lengths { told: 1, mean, deviation, ..Lengths::default() };
+            self.scopes.insert(place, Known { bounded, beyond: true, ..Known::default() });
         }
     }
 

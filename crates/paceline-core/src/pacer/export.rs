@@ -28,8 +28,9 @@ impl Pacer {
             ..LevelState::default()
         };
         let scopes = names.into_iter().filter_map(|name| {
-            let scope = &self.scopes[self.scopes.named(name)?.place];
-            Some(scope.export(now)).filter(|known| !known.is_empty())
+            let place = self.scopes.named(name)?.place;
+            let beyond_bounds = self.answers.beyond_bounds(place);
+            Some(LevelState { beyond_bounds, ..self.scopes[place].export(now) }).filter(|known| !known.is_empty())
         });
         PacerState { account, scopes: scopes.collect(), ..PacerState::default() }
     }
@@ -60,6 +61,8 @@ impl Pacer {
     /// - Announced limits keep their age, until an answer announces newer ones.
     /// - A learnt pace that is old is tried carefully: from a rate halved for every ten minutes, and from there back to it in a
     ///   rush. A cap and the unit are forgotten after an hour. It is ignored in a scope that has sent a call.
+    /// - A server that did not keep to the bounds of requests is not believed: one call with such a bound is under way at first,
+    ///   and reserves what its answers had. It is ignored in a scope that has sent such a call.
     /// - A server that was failing is tested by one call at a time, also where its breaker was closed: its calls may be too slow
     ///   to open one. It is ignored in a scope that has sent a call.
     /// - Holds and pauses last as long as they had left, and are over when `since` is longer. Stops stay until
@@ -78,6 +81,7 @@ impl Pacer {
         for level in &state.scopes {
             let id = self.scope(&level.name);
             self.scopes[&id].restore(now, level, since);
+            self.answers.restore(id.place, level.beyond_bounds);
             self.restore_pauses(now, Some(id), level, since);
         }
         self.pump(now);

@@ -10,7 +10,7 @@ use crate::state::{Announcement, LevelState, PauseState, WindowState};
 use crate::time::Instant;
 
 impl Scope {
-    /// The state without limits and pauses that have ended by `now`.
+    /// The state without limits and pauses that have ended by `now`, and without what the pacer knows of its answers.
     pub(crate) fn export(&self, now: Instant) -> LevelState {
         let announced = self.announced.iter().filter(|limit| !limit.is_over(now));
         let idle = self.idle.map_or(Duration::ZERO, |since| now - since);
@@ -22,6 +22,7 @@ impl Scope {
             windows: self.quotas.export(now),
             announced: announced.map(|limit| limit.announcement(now, self.spent.get(&limit.dimension))).collect(),
             learnt,
+            beyond_bounds: None,
             failing: self.breaker.all().is_failing(),
             held: self.hold.export(now),
             closed,

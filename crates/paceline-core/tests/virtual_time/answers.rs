@@ -346,3 +346,28 @@ fn what_callers_have_shown_reserves_for_few_calls_at_once_where_they_are_doubted
     assert!(doubted <= 3 * 20_000, "{doubted}");
     assert!(believed > 20 * 20_000, "{believed}");
 }
+
+#[test]
+fn a_restored_pacer_believes_no_server_that_ignored_bounds() {
+    let cost = tokens(PROMPT, 1).unproven();
+    let (now, mut before) = (Instant::ZERO, pacer(Dimension::Tokens));
+    let first = before.enqueue(now, Request::new("model", cost.clone())).expect("fits");
+    let outcome = |answer| Outcome { usage: Some(tokens(PROMPT, answer)), ..Outcome::new(Class::Success) };
+    let _ = before.complete(now, first, outcome(900));
+    let state = before.export(now);
+    let mut after = pacer(Dimension::Tokens);
+    after.restore(now, &state, Duration::ZERO).expect("known");
+    let enqueue = |pacer: &mut Pacer| pacer.enqueue(now, Request::new("model", cost.clone())).expect("fits");
+    let all = [enqueue(&mut after), enqueue(&mut after)];
+    let granted = |pacer: &mut Pacer| std::iter::from_fn(|| pacer.poll_event()).collect::<Vec<_>>();
+    assert_eq!(granted(&mut after), [Event::Granted { ticket: all[0], probe: false }], "one alone");
+    let used = after.snapshot(now).account.quotas[0].used;
+    assert!(used >= PROMPT + 900, "what the answers of the former one had: {used}");
+    assert_eq!(after.export(now).scopes, state.scopes, "as it was");
+    // One that it has seen itself keeps to them.
+    let mut known = pacer(Dimension::Tokens);
+    let ticket = enqueue(&mut known);
+    let _ = known.complete(now, ticket, outcome(1));
+    known.restore(now, &state, Duration::ZERO).expect("known");
+    assert_eq!(known.export(now).scopes.iter().find_map(|scope| scope.beyond_bounds), None);
+}
