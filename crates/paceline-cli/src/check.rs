@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use crate::args::{Everywhere, UpstreamArgs};
 use crate::exit::{Failure, Status};
 use crate::output;
-use crate::text::{duration, padded, width};
+use crate::text::{WIDTH, duration, padded, width};
 use crate::{tasks, upstream};
 
 /// `paceline check`.
@@ -189,9 +189,6 @@ fn presets(json: bool, out: &mut dyn io::Write) -> io::Result<()> {
     }
     Ok(())
 }
-
-/// What every terminal has.
-const WIDTH: usize = 80;
 
 /// The settings with commas between them, in lines of at most `width` where they fit.
 fn filled(settings: &[String], width: usize) -> Vec<String> {

@@ -4,13 +4,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 pub(crate) use paceline_core::format_window as show_duration;
-use paceline_core::{Concurrency, Dimension, Limits, Pace, PacerConfig, Quota};
+use paceline_core::{Concurrency, Dimension, LONGEST_DURATION, Limits, Pace, PacerConfig, Quota};
 
 /// Above this a count is a mistake, and arithmetic on it would lose whole numbers.
 const MOST: f64 = 1e15;
-
-/// The longest duration: 366 days, as for waits that servers ask for.
-const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 
 /// The least and the most money that a limit may allow: no window counts more.
 const LEAST_MONEY: f64 = 1e-6;
@@ -127,7 +124,7 @@ pub(crate) fn quota(dimension: Dimension, units: f64, window: Duration) -> Optio
         return Some(Quota::sliding(dimension, units.floor() as u64, window));
     }
     let longer = Duration::try_from_secs_f64(window.as_secs_f64() / units).ok()?;
-    (longer <= LONGEST).then(|| Quota::sliding(dimension, 1, longer))
+    (longer <= LONGEST_DURATION).then(|| Quota::sliding(dimension, 1, longer))
 }
 
 /// A finite number of at least 0 with an optional `k`, `M` or `G`; `_` may separate digits.
@@ -369,7 +366,7 @@ mod tests {
             ("1h30m,", None),
             ("365d 25h", None),
             ("0", Some(Duration::ZERO)),
-            ("366d", Some(LONGEST)),
+            ("366d", Some(LONGEST_DURATION)),
             ("367d", None),
             ("1e3", None),
             ("-1s", None),

@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use crate::error::ConfigError;
 use crate::rng::Rng;
+use crate::units::LONGEST_DURATION;
 
 /// How the delay grows with the attempt index `k`, counted from 0. The cap comes before the jitter, and jitter only
 /// shortens: no delay ever exceeds the cap, and the delays at the cap stay spread out.
@@ -62,9 +63,6 @@ impl Default for Backoff {
         Self { growth, jitter: Jitter::Full }
     }
 }
-
-/// The longest cap: a year. Longer waits belong to a held scope, not to a backoff.
-const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 
 impl Backoff {
     /// The delay before try `k + 1`, jittered; never more than the cap.
@@ -126,7 +124,7 @@ impl Backoff {
         if first > cap || first.is_zero() {
             return wrong("base", format!("{first:?}"), "more than 0 and at most retry.cap");
         }
-        if cap > LONGEST {
+        if cap > LONGEST_DURATION {
             return wrong("cap", format!("{cap:?}"), "at most 366 days");
         }
         if !(0.0 <= low && low <= high && high <= 1.0) {
@@ -213,7 +211,7 @@ mod tests {
             (exponential(Duration::ZERO, 2.0, S), Jitter::Full, "retry.base"),
             (exponential(S, 0.9, 2 * S), Jitter::Full, "retry.multiplier"),
             (exponential(S, f64::NAN, 2 * S), Jitter::Full, "retry.multiplier"),
-            (exponential(S, 2.0, 2 * LONGEST), Jitter::Full, "retry.cap"),
+            (exponential(S, 2.0, 2 * LONGEST_DURATION), Jitter::Full, "retry.cap"),
             (exponential(S, 2.0, 2 * S), Jitter::Between(0.5, 0.4), "retry.jitter"),
             (exponential(S, 2.0, 2 * S), Jitter::Between(0.5, f64::NAN), "retry.jitter"),
         ] {

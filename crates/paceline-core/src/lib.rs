@@ -74,5 +74,7 @@ pub use state::{
 };
 pub use time::{Instant, Timestamp};
 pub use turns::Turns;
-pub use units::{format_duration, format_money, format_window, leading_number, money_digits, parse_duration};
+pub use units::{
+    LONGEST_DURATION, format_duration, format_money, format_window, leading_number, money_digits, parse_duration,
+};
 pub use witnesses::{Belief, Refused, Witnesses};

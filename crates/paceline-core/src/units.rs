@@ -4,8 +4,9 @@ use alloc::format;
 use alloc::string::String;
 use core::time::Duration;
 
-/// The longest that can be written: 366 days, as for waits that servers ask for.
-const LONGEST: Duration = Duration::from_secs(366 * 86_400);
+/// The longest duration that is taken, from people and from servers: 366 days. What is longer is a mistake, such as an overflow or a
+/// number in another unit, or belongs to a stop that a person ends.
+pub const LONGEST_DURATION: Duration = Duration::from_secs(366 * 86_400);
 
 /// The units, from the longest to the shortest.
 const UNITS: [(&str, Duration); 5] = [
@@ -34,7 +35,7 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
         _ => sum_of_units(text)?,
     };
     // Counted in whole nanoseconds, so that 0.1 s is not 100.000000000000006 ms.
-    (nanos <= LONGEST.as_nanos() as f64).then(|| Duration::from_nanos((nanos + 0.5) as u64))
+    (nanos <= LONGEST_DURATION.as_nanos() as f64).then(|| Duration::from_nanos((nanos + 0.5) as u64))
 }
 
 /// The nanoseconds of numbers with units, each unit shorter than the one before.

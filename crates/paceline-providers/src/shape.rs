@@ -4,13 +4,13 @@
 
 use std::time::Duration;
 
-use paceline_core::Timestamp;
+use paceline_core::{LONGEST_DURATION, Timestamp};
 
 use super::decimal::Decimal;
 
 /// The longest wait. Longer ones are mistakes of the sender, such as a date of the year 9999, an epoch in the wrong unit or an
 /// overflow.
-pub(super) const LONGEST: Duration = Duration::from_secs(366 * 86_400);
+pub(super) const LONGEST: Duration = LONGEST_DURATION;
 /// A number from here on counts seconds since 1970, not from now.
 const EPOCH_SECONDS: u64 = 1_000_000_000;
 /// A number from here on counts milliseconds since 1970.

@@ -1,9 +1,8 @@
 //! An item as a row: of JSON, of a table in 80 columns, of Markdown.
 
 use std::io::{self, IsTerminal as _};
-use std::time::Duration;
 
-use paceline_core::{Class, Timestamp};
+use paceline_core::{Class, LONGEST_DURATION, Timestamp};
 use paceline_store::work::{State, WorkItem};
 use serde::Serialize;
 
@@ -134,7 +133,8 @@ impl<'a> Row<'a> {
     fn wait(&self) -> Option<String> {
         let (at, now) = self.due.filter(|_| self.reason == Some(Waits::NotBefore.as_str()))?;
         let wait = at.saturating_since(now);
-        Some(match wait > A_YEAR {
+        // One that is further away is shown with its date.
+        Some(match wait > LONGEST_DURATION {
             true => at.to_string().chars().take(DATE).collect(),
             false => format!("in {}", text::duration(wait)),
         })
@@ -143,9 +143,6 @@ impl<'a> Row<'a> {
 
 /// The columns of an error where there is no terminal.
 const LONGEST_ERROR: usize = 300;
-
-/// A later due time is shown with its date.
-const A_YEAR: Duration = Duration::from_secs(366 * 86_400);
 
 /// The characters of a date at the beginning of an instant.
 const DATE: usize = "2027-01-31".len();

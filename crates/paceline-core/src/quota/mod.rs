@@ -30,13 +30,14 @@ use crate::cost::{Cost, Dimension};
 use crate::error::{ConfigError, TooLarge};
 use crate::state::{TakenState, WindowState};
 use crate::time::{Instant, LATE};
+use crate::units::LONGEST_DURATION;
 
 /// Larger limits are refused, and no counter counts more, whatever usage an answer reports: sums stay far from the edge of the
 /// integers, and the state of a window stays small.
 pub(crate) const LARGEST_LIMIT: u64 = 1 << 48;
 
 /// The longest window, a year: no limit is known to count longer.
-const LONGEST_WINDOW: Duration = Duration::from_secs(366 * 86_400);
+const LONGEST_WINDOW: Duration = LONGEST_DURATION;
 
 /// All configured limits of an account or a tier; they hold together.
 #[derive(Clone, Debug)]

@@ -16,6 +16,7 @@ use core::time::Duration;
 use crate::error::ConfigError;
 use crate::rng::Rng;
 use crate::time::nanos;
+use crate::units::LONGEST_DURATION;
 use classic::Classic;
 use search::Search;
 
@@ -245,9 +246,6 @@ fn below(bound: u64, rng: &mut Rng) -> u64 {
     if bound == 0 { 0 } else { (rng.unit() * bound as f64) as u64 }
 }
 
-/// The longest delay that can be configured: a year.
-const LONGEST: Duration = Duration::from_secs(366 * 86_400);
-
 /// Larger factors are a jump to the longest delay.
 const LARGEST_UP: f64 = 1_000.0;
 
@@ -258,7 +256,7 @@ fn check(config: &ResponsiveConfig) -> Result<(), ConfigError> {
     if config.initial.is_zero() || config.initial > config.max {
         return wrong("initial", length(config.initial), "more than 0 and at most responsive.max");
     }
-    if config.max > LONGEST {
+    if config.max > LONGEST_DURATION {
         return wrong("max", length(config.max), "at most 366 days");
     }
     if !(config.up > 1.0 && config.up <= LARGEST_UP) {

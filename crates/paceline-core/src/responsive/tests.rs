@@ -244,7 +244,7 @@ fn nonsense_is_refused_by_name() {
             ResponsiveConfig { initial: 2 * d.max, ..d },
             "initial is 1800s, expected more than 0 and at most responsive.max",
         ),
-        (ResponsiveConfig { max: 2 * LONGEST, ..d }, "max is 63244800s, expected at most 366 days"),
+        (ResponsiveConfig { max: 2 * LONGEST_DURATION, ..d }, "max is 63244800s, expected at most 366 days"),
         (ResponsiveConfig { up: 1.0, ..d }, "up is 1, expected a number above 1 and at most 1000"),
         (ResponsiveConfig { up: f64::NAN, ..d }, "up is NaN, expected a number above 1 and at most 1000"),
         (ResponsiveConfig { up: f64::INFINITY, ..d }, "up is inf, expected a number above 1 and at most 1000"),
@@ -265,7 +265,8 @@ fn nonsense_is_refused_by_name() {
         let error = Responsive::new(config).map(drop).expect_err(message);
         assert_eq!(alloc::string::ToString::to_string(&error), format!("responsive.{message}"));
     }
-    let extreme = ResponsiveConfig { initial: LONGEST, max: LONGEST, up: LARGEST_UP, randomization: 0.0, ..d };
+    let extreme =
+        ResponsiveConfig { initial: LONGEST_DURATION, max: LONGEST_DURATION, up: LARGEST_UP, randomization: 0.0, ..d };
     assert!(Responsive::new(extreme).is_ok(), "as much as may be");
 }
 

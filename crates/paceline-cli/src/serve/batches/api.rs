@@ -5,7 +5,6 @@ use std::error::Error as _;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::extract::rejection::QueryRejection;
@@ -17,6 +16,7 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
 use http::{Response, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError};
 use paceline_config::parse_duration;
+use paceline_core::LONGEST_DURATION;
 use paceline_gateway::{Client, OwnBody, OwnRequest, OwnRoutes};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -32,9 +32,6 @@ use super::upload;
 
 /// The longest body that asks for a batch: its metadata have at most 9 KiB.
 const LONGEST_ORDER: usize = 64 << 10;
-
-/// The longest time that a client may give a batch.
-const LONGEST_WINDOW: Duration = Duration::from_secs(366 * 86_400);
 
 /// The newest batches, which the page of the gateway shows.
 const MOST_SHOWN: usize = 50;
@@ -188,7 +185,7 @@ async fn create(
         return Err(ApiError::invalid("input_file_id", message));
     }
     let window =
-        parse_duration(&completion_window).ok().filter(|window| !window.is_zero() && *window <= LONGEST_WINDOW);
+        parse_duration(&completion_window).ok().filter(|window| !window.is_zero() && *window <= LONGEST_DURATION);
     let window = window.ok_or_else(|| {
         let message = "expected 24h, or another duration of at most 366 days, such as 7d";
         ApiError::invalid("completion_window", message)
