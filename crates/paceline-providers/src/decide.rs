@@ -52,7 +52,7 @@ const STEPS: [Step; 14] = [
     google::exhausted,
     too_large,
     too_many,
-    server_verdict,
+    server_advice,
     told_when,
 ];
 
@@ -211,7 +211,7 @@ fn grouped(text: &str) -> Option<u64> {
 }
 
 /// The server's advice about a retry. `true` acts in [`by_status`], where a status would be final.
-fn server_verdict(case: &Case<'_>) -> Option<Decision> {
+fn server_advice(case: &Case<'_>) -> Option<Decision> {
     (says(case, "false") && !gateway::gave_up(case))
         .then(|| Decision::new(Class::Invalid, "the server says not to retry"))
 }

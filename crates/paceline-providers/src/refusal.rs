@@ -95,8 +95,8 @@ fn concerns_everything(case: &Case<'_>, message: &str) -> bool {
 }
 
 /// Whether the server gives that advice about a retry.
-pub(super) fn says(case: &Case<'_>, verdict: &str) -> bool {
-    ["x-should-retry", "stripe-should-retry"].into_iter().any(|name| header::is(case.headers, name, verdict))
+pub(super) fn says(case: &Case<'_>, advice: &str) -> bool {
+    ["x-should-retry", "stripe-should-retry"].into_iter().any(|name| header::is(case.headers, name, advice))
 }
 
 /// Throttled for a while, or a quota used up when it is for longer.

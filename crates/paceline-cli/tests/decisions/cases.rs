@@ -193,8 +193,8 @@ pub(crate) fn request(case: &Case, scope: ScopeId, now: Instant) -> Request {
     }
 }
 
-pub(crate) fn of_verdict(verdict: NextAction) -> Seen {
-    match verdict {
+pub(crate) fn of_action(action: NextAction) -> Seen {
+    match action {
         NextAction::Retry { next, delay } | NextAction::Resend { next, delay } => {
             Seen { counts: (next.attempts, next.deferrals), then: Ok(delay) }
         }
@@ -212,7 +212,7 @@ pub(crate) fn by_pacer(case: &Case) -> Seen {
     let scope = pacer.scope("chat");
     let ticket = pacer.enqueue(now, request(case, scope, now)).unwrap();
     assert_eq!(pacer.poll_event(), Some(Event::Granted { ticket, probe: false }));
-    of_verdict(pacer.complete(now, ticket, case.outcome()))
+    of_action(pacer.complete(now, ticket, case.outcome()))
 }
 
 /// Sends that this test makes up, so that an item has the counts of a case.

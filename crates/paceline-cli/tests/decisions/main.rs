@@ -17,7 +17,7 @@ use paceline_store::work::{Failure, MemoryStore, NewItem, Scheduler, SchedulerCo
 use tokio::sync::Notify;
 
 use self::cases::{
-    Case, RETRIES, START, Seen, by_pacer, by_scheduler, cases, of_verdict, pacer_config, policy, request, waits,
+    Case, RETRIES, START, Seen, by_pacer, by_scheduler, cases, of_action, pacer_config, policy, request, waits,
 };
 
 const S: Duration = Duration::from_secs(1);
@@ -27,7 +27,7 @@ async fn by_library(case: &Case) -> Seen {
     let limiter = Limiter::new(pacer_config()).unwrap();
     let scope = limiter.scope("chat");
     let permit = limiter.acquire(request(case, scope, limiter.now())).await.unwrap();
-    of_verdict(permit.complete(case.outcome()))
+    of_action(permit.complete(case.outcome()))
 }
 
 /// What the retry loop of the library does: the next try that it tells of. None where it ends after its first call.
@@ -138,7 +138,7 @@ async fn a_failed_probe_sits_out_the_next_round_and_counts_where_the_pacer_chose
         let granted = std::iter::from_fn(|| pacer.poll_event()).last();
         assert_eq!(granted, Some(Event::Granted { ticket: probe, probe: true }));
         let reading = Reading { wait: hint, ..Reading::new(Class::Overloaded) };
-        let run = of_verdict(pacer.complete(now, probe, reading.outcome()));
+        let run = of_action(pacer.complete(now, probe, reading.outcome()));
         assert_eq!(run, Seen { counts: (RETRIES, 0), then: Ok(expected) });
         let sits_out = run.then.clone().ok();
         for attempts in [RETRIES - 1, RETRIES] {

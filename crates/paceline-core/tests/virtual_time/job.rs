@@ -183,7 +183,7 @@ fn drive(
                     tickets.insert(pacer.enqueue(now, *next).expect("it fitted before"), item);
                 }
                 NextAction::GiveUp { .. } => job.failed.push((item, now)),
-                other => panic!("unexpected verdict {other:?}"),
+                other => panic!("unexpected action {other:?}"),
             }
         } else {
             pacer.handle_timeout(now);

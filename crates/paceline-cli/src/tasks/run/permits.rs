@@ -40,8 +40,8 @@ fn half_of(outage: Duration, longest: Duration) -> Duration {
 }
 
 /// How long an item sits out whose try only tested a failing server, if that still fails.
-pub(super) fn sits_out(verdict: &NextAction, is_probe: bool) -> Option<Duration> {
-    match verdict {
+pub(super) fn sits_out(action: &NextAction, is_probe: bool) -> Option<Duration> {
+    match action {
         NextAction::Retry { delay, .. } if is_probe => Some(*delay),
         _ => None,
     }
@@ -72,8 +72,8 @@ impl Permits {
     }
 
     /// How long an item sits out whose try only tested a failing server, if that still fails.
-    pub(super) fn sits_out(&self, scope: &str, verdict: &NextAction, is_probe: bool) -> Option<Duration> {
-        let delay = sits_out(verdict, is_probe)?;
+    pub(super) fn sits_out(&self, scope: &str, action: &NextAction, is_probe: bool) -> Option<Duration> {
+        let delay = sits_out(action, is_probe)?;
         let outage = || {
             let since = self.limiter.scope_snapshot(&self.limiter.scope(scope))?.failing_since?;
             Some(self.limiter.now().saturating_since(since))
