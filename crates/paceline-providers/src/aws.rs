@@ -3,12 +3,12 @@
 use paceline_core::{Class, LimitScope};
 use serde_json::Value;
 
-use super::case::{Case, Decision};
+use super::case::{Case, Classification};
 use super::refusal::{paused, throttled, waiting};
 use super::{names, wait};
 
 /// A throttle that says what ran out: of the account, of a table or index, or of one range of keys.
-pub(super) fn throttling_reasons(case: &Case<'_>) -> Option<Decision> {
+pub(super) fn throttling_reasons(case: &Case<'_>) -> Option<Classification> {
     let reasons = case.body.root.get("ThrottlingReasons").and_then(Value::as_array)?;
     let named: Vec<&str> = reasons.iter().filter_map(|reason| reason["reason"].as_str()).collect();
     let reach = if named.is_empty() {
@@ -21,11 +21,11 @@ pub(super) fn throttling_reasons(case: &Case<'_>) -> Option<Decision> {
         LimitScope::Scope
     };
     let step = format!("throttling reasons: {}", named.join(", "));
-    Some(Decision { reach, ..throttled(case, step.into()) })
+    Some(Classification { reach, ..throttled(case, step.into()) })
 }
 
 /// A cancelled transaction is judged by the reasons of its parts.
-pub(super) fn cancelled_transaction(case: &Case<'_>) -> Option<Decision> {
+pub(super) fn cancelled_transaction(case: &Case<'_>) -> Option<Classification> {
     const THROTTLES: [&str; 2] = ["ThrottlingError", "ProvisionedThroughputExceeded"];
     if names::of_aws(case.headers, case.body) != Some("TransactionCanceledException") {
         return None;
@@ -39,7 +39,7 @@ pub(super) fn cancelled_transaction(case: &Case<'_>) -> Option<Decision> {
     } else if all(&[THROTTLES[0], THROTTLES[1], "TransactionConflict"]) {
         waiting(case, Class::Transient, "cancelled transaction: a conflict with another")
     } else {
-        Decision::new(Class::Invalid, "cancelled transaction: a reason that stays")
+        Classification::new(Class::Invalid, "cancelled transaction: a reason that stays")
     })
 }
 

@@ -39,7 +39,7 @@ pub(super) const RULE: &str = "rule ";
 
 /// What an answer is.
 #[derive(Clone, Debug)]
-pub(super) struct Decision {
+pub(super) struct Classification {
     pub(super) class: Class,
     pub(super) reach: LimitScope,
     pub(super) hint: Option<Hint>,
@@ -100,7 +100,7 @@ impl Hint {
     }
 }
 
-impl Decision {
+impl Classification {
     /// With the reach that is usual for the class.
     pub(super) fn new(class: Class, step: impl Into<Cow<'static, str>>) -> Self {
         Self {

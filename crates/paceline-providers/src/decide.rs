@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use http::StatusCode;
 use paceline_core::{Class, LimitReport, LimitScope};
 
-use super::case::{Case, Decision, Fault, Hint};
+use super::case::{Case, Classification, Fault, Hint};
 use super::inside::{self, Inside};
 use super::refusal::{by_table, paused, says, throttled, waiting};
 use super::table::{COMMON, Provider, Table, contains_any};
@@ -19,25 +19,25 @@ use super::{aws, gateway, github, google, names, openrouter, shopify, wait};
 const ALWAYS_USED_UP: u64 = 1;
 
 /// The class of an answer. A success that carries a refusal inside is judged by the status that the refusal stands for.
-pub(super) fn decide(case: &Case<'_>) -> Decision {
+pub(super) fn decide(case: &Case<'_>) -> Classification {
     if case.status == 304 {
-        return Decision::new(Class::Success, "304: what the caller has still holds");
+        return Classification::new(Class::Success, "304: what the caller has still holds");
     }
     if !(200..300).contains(&case.status) {
         return refused(case);
     }
     match inside::success(case) {
-        Inside::Nothing => inside::mismatch(case).unwrap_or_else(|| Decision::new(Class::Success, "2xx")),
+        Inside::Nothing => inside::mismatch(case).unwrap_or_else(|| Classification::new(Class::Success, "2xx")),
         Inside::Decided(decision) => decision,
         Inside::Status(status) => {
             let decision = refused(&Case { status, ..*case });
             let step = format!("{} carries an error that stands for {status}: {}", case.status, decision.step);
-            Decision { step: step.into(), ..decision }
+            Classification { step: step.into(), ..decision }
         }
     }
 }
 
-type Step = fn(&Case<'_>) -> Option<Decision>;
+type Step = fn(&Case<'_>) -> Option<Classification>;
 
 const STEPS: [Step; 14] = [
     refused_by_a_proxy,
@@ -56,20 +56,20 @@ const STEPS: [Step; 14] = [
     told_when,
 ];
 
-fn refused(case: &Case<'_>) -> Decision {
+fn refused(case: &Case<'_>) -> Classification {
     STEPS.iter().find_map(|step| step(case)).unwrap_or_else(|| by_status(case))
 }
 
 /// The API itself has not seen such a call, so none of its codes can stand there.
-fn refused_by_a_proxy(case: &Case<'_>) -> Option<Decision> {
-    (case.status == 407).then(|| Decision {
+fn refused_by_a_proxy(case: &Case<'_>) -> Option<Classification> {
+    (case.status == 407).then(|| Classification {
         fault: Some(Fault::new("proxy_auth", "a proxy on the way asks for a name and a password")),
-        ..Decision::new(Class::Account, "407: a proxy refuses the call")
+        ..Classification::new(Class::Account, "407: a proxy refuses the call")
     })
 }
 
 /// The provider's own codes; those of AWS, ACME and Anthropic also where their answers come from an unknown server.
-fn rules_of_the_table(case: &Case<'_>) -> Option<Decision> {
+fn rules_of_the_table(case: &Case<'_>) -> Option<Classification> {
     let foreign: &[Provider] = if names::is_aws(case.headers) || case.body.root.contains_key("__type") {
         &[Provider::DynamoDb, Provider::Bedrock]
     } else if names::is_acme(case.body) {
@@ -86,34 +86,34 @@ fn rules_of_the_table(case: &Case<'_>) -> Option<Decision> {
 }
 
 /// These beat `Retry-After`, `x-should-retry` and the status.
-fn codes_that_decide_alone(case: &Case<'_>) -> Option<Decision> {
+fn codes_that_decide_alone(case: &Case<'_>) -> Option<Classification> {
     let found = |what: &str, code: &str| Cow::Owned(format!("{what}: {code}"));
     if let Some(code) = case.body.code_of(&COMMON.filtered) {
-        return Some(Decision::new(Class::Filtered, found("code of a filter", code)));
+        return Some(Classification::new(Class::Filtered, found("code of a filter", code)));
     }
     if case.body.message().contains(&COMMON.filtered_phrase) {
-        return Some(Decision::new(Class::Filtered, "words of a filter in the message"));
+        return Some(Classification::new(Class::Filtered, "words of a filter in the message"));
     }
     if let Some(code) = case.body.code_of(&COMMON.account) {
-        return Some(Decision::new(Class::Account, found("code of billing", code)));
+        return Some(Classification::new(Class::Account, found("code of billing", code)));
     }
     let code = case.body.code_of(&COMMON.monthly_cap)?;
     let hint = wait::to_next_month(case.now);
-    let decision = Decision::new(Class::QuotaExhausted, found("cap of a month", code));
-    Some(Decision { hint, reach: LimitScope::Account, ..decision })
+    let decision = Classification::new(Class::QuotaExhausted, found("cap of a month", code));
+    Some(Classification { hint, reach: LimitScope::Account, ..decision })
 }
 
-fn unauthorized_or_unpaid(case: &Case<'_>) -> Option<Decision> {
+fn unauthorized_or_unpaid(case: &Case<'_>) -> Option<Classification> {
     match case.status {
-        401 => Some(Decision::new(Class::Account, "401: the key is refused")),
-        402 => Some(openrouter::in_flight(case).unwrap_or_else(|| Decision::new(Class::Account, "402: unpaid"))),
+        401 => Some(Classification::new(Class::Account, "401: the key is refused")),
+        402 => Some(openrouter::in_flight(case).unwrap_or_else(|| Classification::new(Class::Account, "402: unpaid"))),
         _ => None,
     }
 }
 
 /// A server that counts may refuse what is too much by a 403, or by a status that no standard knows, such as 420: where nothing
 /// is left until a reset, and no code says otherwise, that is the reason. If it is not, the answer after the reset shows that.
-fn nothing_left(case: &Case<'_>) -> Option<Decision> {
+fn nothing_left(case: &Case<'_>) -> Option<Classification> {
     let counts = |limit: &LimitReport| limit.limit.is_none_or(|limit| limit > ALWAYS_USED_UP);
     let is_used_up = case.limits.iter().any(|limit| limit.remaining == Some(0) && counts(limit));
     if !may_be_a_limit(case)
@@ -130,7 +130,7 @@ fn nothing_left(case: &Case<'_>) -> Option<Decision> {
 }
 
 /// Such a refusal, where the server says when to come back: then it is no refusal for good.
-fn told_when(case: &Case<'_>) -> Option<Decision> {
+fn told_when(case: &Case<'_>) -> Option<Classification> {
     if !may_be_a_limit(case) || says(case, "false") {
         return None;
     }
@@ -154,7 +154,7 @@ fn has_code_of_its_own(case: &Case<'_>) -> bool {
     names.any(|name| *name != *status && !name.contains(char::is_whitespace))
 }
 
-fn forbidden(case: &Case<'_>) -> Option<Decision> {
+fn forbidden(case: &Case<'_>) -> Option<Classification> {
     if case.status != 403 {
         return None;
     }
@@ -162,28 +162,31 @@ fn forbidden(case: &Case<'_>) -> Option<Decision> {
     Some(if github::is_limit(case) {
         github::limit(case)
     } else if flagged.into_iter().any(|place| case.body.in_error(place).is_some()) {
-        Decision::new(Class::Filtered, "403 by moderation")
+        Classification::new(Class::Filtered, "403 by moderation")
     } else if let Some(decision) = openrouter::spent(case).or_else(|| told_when(case)) {
         decision
     } else {
         // A key may lack one model and have the others.
-        Decision { reach: LimitScope::Scope, ..Decision::new(Class::Account, "403: the key may not do this") }
+        Classification {
+            reach: LimitScope::Scope,
+            ..Classification::new(Class::Account, "403: the key may not do this")
+        }
     })
 }
 
-fn too_large(case: &Case<'_>) -> Option<Decision> {
+fn too_large(case: &Case<'_>) -> Option<Classification> {
     let alone = case.status == 413 && case.body.has_code(&COMMON.throttled);
-    alone.then(|| Decision::new(Class::Invalid, "413: the request alone exceeds the limit"))
+    alone.then(|| Classification::new(Class::Invalid, "413: the request alone exceeds the limit"))
 }
 
 /// 429, and 498 of a tier without capacity.
-fn too_many(case: &Case<'_>) -> Option<Decision> {
+fn too_many(case: &Case<'_>) -> Option<Classification> {
     let message = case.body.message().to_ascii_lowercase();
     let capacity = case.body.has_code(&COMMON.capacity) || contains_any(&message, &COMMON.capacity_phrases);
     match case.status {
         498 => Some(waiting(case, Class::Overloaded, "498: no capacity")),
         429 if never_fits(&message) || shopify::never_fits(case) => {
-            Some(Decision::new(Class::Invalid, "429: requested more than the limit"))
+            Some(Classification::new(Class::Invalid, "429: requested more than the limit"))
         }
         429 if capacity => Some(waiting(case, Class::Overloaded, "429 about capacity")),
         429 if case.body.has_code(&COMMON.long_window) => {
@@ -211,12 +214,12 @@ fn grouped(text: &str) -> Option<u64> {
 }
 
 /// The server's advice about a retry. `true` acts in [`by_status`], where a status would be final.
-fn server_advice(case: &Case<'_>) -> Option<Decision> {
+fn server_advice(case: &Case<'_>) -> Option<Classification> {
     (says(case, "false") && !gateway::gave_up(case))
-        .then(|| Decision::new(Class::Invalid, "the server says not to retry"))
+        .then(|| Classification::new(Class::Invalid, "the server says not to retry"))
 }
 
-fn by_status(case: &Case<'_>) -> Decision {
+fn by_status(case: &Case<'_>) -> Classification {
     let step = |message: &str| Cow::Owned(format!("{}: {message}", case.status));
     match case.status {
         503 | 529 => waiting(case, Class::Overloaded, step("overloaded")),
@@ -229,7 +232,7 @@ fn by_status(case: &Case<'_>) -> Decision {
             false if (400..500).contains(&case.status) && time_to_come_back(case).is_some() => {
                 waiting(case, Class::Transient, step("the server says when to come back"))
             }
-            false => Decision::new(Class::Invalid, step("the request can never pass")),
+            false => Classification::new(Class::Invalid, step("the request can never pass")),
         },
         _ => waiting(case, Class::Transient, step("server failure")),
     }

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, Method};
 use paceline_core::{Class, LimitReport, LimitScope, Timestamp, UnknownOutcome};
 
 use super::body::{Body, Wanted};
-use super::case::{Case, Decision, Fault};
+use super::case::{Case, Classification, Fault};
 use super::decide;
 use super::expected::Expected;
 use super::header::Lengths;
@@ -251,7 +251,7 @@ impl Dialect {
     }
 
     /// A page that wants a key where none is sent: it has no account that could be stopped. One that wants money names no key.
-    fn without_account(&self, status: u16, decision: Decision, body: &Body<'_>) -> Decision {
+    fn without_account(&self, status: u16, decision: Classification, body: &Body<'_>) -> Classification {
         // An API says by a code what is wrong; a page does not.
         let is_page = self.provider == Provider::Generic && body.codes().next().is_none();
         let of_pages = self.scope() == Scope::Host || (is_page && self.scope() != Scope::Group);
@@ -260,7 +260,7 @@ impl Dialect {
             return decision;
         }
         let step = decision.step + "; no key was sent, so it concerns the item alone";
-        Decision { fault: Some(Fault::without_key(status, body)), ..Decision::new(Class::Invalid, step) }
+        Classification { fault: Some(Fault::without_key(status, body)), ..Classification::new(Class::Invalid, step) }
     }
 
     /// The limits that the head of an answer announces, before its body is there. `now` as for [`read`](Self::read).
@@ -314,7 +314,7 @@ fn server_time(headers: &HeaderMap) -> Option<Timestamp> {
 }
 
 /// How the decision came about: the clock, the body, the rule that decided, and the wait with its source.
-fn steps(case: &Case<'_>, decision: &Decision, dated: bool, long_period: bool) -> Vec<Cow<'static, str>> {
+fn steps(case: &Case<'_>, decision: &Classification, dated: bool, long_period: bool) -> Vec<Cow<'static, str>> {
     let clock = if dated { "clock: Date of the answer" } else { "clock: local" };
     let mut steps = vec![clock.into(), case.body.step().into(), decision.step.clone()];
     match &decision.hint {
@@ -341,7 +341,7 @@ fn steps(case: &Case<'_>, decision: &Decision, dated: bool, long_period: bool) -
     steps
 }
 
-fn code(case: &Case<'_>, decision: &Decision) -> Option<String> {
+fn code(case: &Case<'_>, decision: &Classification) -> Option<String> {
     match &decision.fault {
         Some(fault) => Some(fault.code.to_owned()),
         None if decision.class == Class::Success => case.body.code(),
@@ -349,7 +349,7 @@ fn code(case: &Case<'_>, decision: &Decision) -> Option<String> {
     }
 }
 
-fn message(body: &Body<'_>, decision: &Decision) -> Option<String> {
+fn message(body: &Body<'_>, decision: &Classification) -> Option<String> {
     match &decision.fault {
         None if decision.class == Class::Success => None,
         // What stops a key is quoted, a page too: that of a ban says what a status does not.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use paceline_core::{Class, LimitScope};
 
-use super::case::{Case, Decision, Hint};
+use super::case::{Case, Classification, Hint};
 use super::refusal::paused;
 use super::table::{COMMON, usual_reach};
 use super::{shape, wait};
@@ -37,7 +37,7 @@ fn in_error(case: &Case<'_>, place: &str, from: &'static str) -> Option<Hint> {
 }
 
 /// By its own codes, whichever API is behind it. A code that is not known is judged by its status.
-pub(super) fn refused(case: &Case<'_>) -> Option<Decision> {
+pub(super) fn refused(case: &Case<'_>) -> Option<Classification> {
     let text = |place| case.body.in_error(place)?.as_str();
     let code = text("/code").filter(|_| text("/type") == Some(GATEWAY))?;
     let known = COMMON.gateway.get(code)?;
@@ -45,7 +45,7 @@ pub(super) fn refused(case: &Case<'_>) -> Option<Decision> {
     let reach = if known.of_scope { LimitScope::Scope } else { usual_reach(known.class) };
     let decision = match known.class {
         Class::Throttled => paused(case, known_wait(case).or_else(|| asked_wait(case)), step),
-        class => Decision { hint: asked_wait(case), ..Decision::new(class, step) },
+        class => Classification { hint: asked_wait(case), ..Classification::new(class, step) },
     };
-    Some(Decision { reach, unsent: known.unsent, ..decision })
+    Some(Classification { reach, unsent: known.unsent, ..decision })
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use paceline_core::LimitScope;
 use serde_json::Value;
 
-use super::case::{Case, Decision, Hint};
+use super::case::{Case, Classification, Hint};
 use super::refusal::paused;
 use super::table::Provider;
 use super::{header, shape, wait};
@@ -21,7 +21,7 @@ pub(super) fn is_limit(case: &Case<'_>) -> bool {
 }
 
 /// `Retry-After`; the reset and a second where nothing remains; a minute.
-pub(super) fn limit(case: &Case<'_>) -> Decision {
+pub(super) fn limit(case: &Case<'_>) -> Classification {
     let late = |hint: Hint| Hint { wait: (hint.wait + Duration::from_secs(1)).min(shape::LONGEST), ..hint };
     let minute = || Hint { wait: Duration::from_secs(60), exact: false, from: "documented minute" };
     let hint = wait::retry_after(case).or_else(|| wait::reset(case).map(late)).unwrap_or_else(minute);
@@ -32,7 +32,7 @@ pub(super) fn limit(case: &Case<'_>) -> Decision {
         true => (LimitScope::Scope, "GitHub's limit of a resource"),
         false => (LimitScope::Account, "GitHub's secondary limit"),
     };
-    Decision { reach, ..paused(case, Some(hint), step) }
+    Classification { reach, ..paused(case, Some(hint), step) }
 }
 
 fn in_graphql(case: &Case<'_>) -> bool {

@@ -5,21 +5,21 @@ use std::time::Duration;
 use jiff::ToSpan as _;
 use paceline_core::{Class, Timestamp};
 
-use super::case::{Case, Decision, Hint};
+use super::case::{Case, Classification, Hint};
 use super::google_details::{delay, details, is_daily, is_zero};
 use super::refusal::{paused, waiting};
 use super::table::{COMMON, Provider, contains_any};
 use super::wait;
 
 /// A 429 with details, or any of Google's own.
-pub(super) fn exhausted(case: &Case<'_>) -> Option<Decision> {
+pub(super) fn exhausted(case: &Case<'_>) -> Option<Classification> {
     let google = case.provider == Provider::Gemini || details(case.body).next().is_some();
     if case.status != 429 || !google {
         return None;
     }
     let message = case.body.message().to_ascii_lowercase();
     if is_zero(case.body, &message) {
-        return Some(Decision::new(Class::QuotaExhausted, "a quota of 0: no access, whatever the wait says"));
+        return Some(Classification::new(Class::QuotaExhausted, "a quota of 0: no access, whatever the wait says"));
     }
     if case.body.has_code(&COMMON.capacity) {
         return Some(waiting(case, Class::Overloaded, "429 about capacity"));
@@ -31,13 +31,13 @@ pub(super) fn exhausted(case: &Case<'_>) -> Option<Decision> {
         hint @ Some(_) => paused(case, hint, "429 with a wait in its details"),
         None if daily => {
             let hint = to_midnight(case.now);
-            Decision {
+            Classification {
                 hint,
-                ..Decision::new(Class::QuotaExhausted, "429 of a daily quota: opens at midnight, Pacific")
+                ..Classification::new(Class::QuotaExhausted, "429 of a daily quota: opens at midnight, Pacific")
             }
         }
         None if case.body.codes().any(|code| code == "QUOTA_EXHAUSTED") => {
-            Decision::new(Class::QuotaExhausted, "429 of a quota that is used up")
+            Classification::new(Class::QuotaExhausted, "429 of a quota that is used up")
         }
         None => return None,
     })

@@ -4,7 +4,7 @@ use paceline_core::Class;
 use serde_json::Value;
 
 use super::body::{self, Body, Kind};
-use super::case::{Case, Decision, Fault};
+use super::case::{Case, Classification, Fault};
 use super::ending::{Ending, NO_CAPACITY};
 use super::expected::{self, SCHEMA_MISMATCH};
 use super::refusal::{by_table, waiting};
@@ -19,7 +19,7 @@ pub(super) enum Inside {
     /// An error that stands for this status.
     Status(u16),
     /// Something that no status stands for.
-    Decided(Decision),
+    Decided(Classification),
 }
 
 const EMPTY: Fault = Fault::new(expected::EMPTY_ANSWER, "the answer is empty");
@@ -67,10 +67,10 @@ pub(super) fn success(case: &Case<'_>) -> Inside {
         return Inside::Status(late_status(case.body));
     }
     if ["UnprocessedItems", "UnprocessedKeys"].into_iter().any(|key| root.get(key).is_some_and(is_not_empty)) {
-        return Inside::Decided(Decision::new(Class::Partial, "unprocessed items"));
+        return Inside::Decided(Classification::new(Class::Partial, "unprocessed items"));
     }
     if refused_content(case.body) {
-        return Inside::Decided(Decision::new(Class::Filtered, "content refused after a 2xx"));
+        return Inside::Decided(Classification::new(Class::Filtered, "content refused after a 2xx"));
     }
     if every_choice(case.body, |choice| Ending::of(choice) == Ending::Starved) {
         return Inside::Decided(starved(case));
@@ -82,7 +82,7 @@ pub(super) fn success(case: &Case<'_>) -> Inside {
 }
 
 /// A rule of the provider's own that speaks of successes.
-fn by_rule(case: &Case<'_>) -> Option<Decision> {
+fn by_rule(case: &Case<'_>) -> Option<Classification> {
     let mut rules = case.table.rules.iter().filter(|known| known.rule.status.is_some());
     let matching = rules.find(|known| known.rule.matches(case.status, case.headers, case.body))?;
     Some(by_table(case, matching))
@@ -90,7 +90,7 @@ fn by_rule(case: &Case<'_>) -> Option<Decision> {
 
 /// A proxy's page, half an object, nothing: the API itself said none of it, so that it may pass. Where nothing but the caller
 /// refuses it, the server works.
-fn unusable(case: &Case<'_>) -> Option<Decision> {
+fn unusable(case: &Case<'_>) -> Option<Classification> {
     let expects = case.expected.is_some();
     let (fault, unexpected) = match (case.body.kind, case.status) {
         (Kind::Object, _) | (Kind::Nothing, 204 | 205) => return None,
@@ -100,36 +100,36 @@ fn unusable(case: &Case<'_>) -> Option<Decision> {
         _ if expects && !case.body.is_json() => (NOT_JSON, true),
         _ => return None,
     };
-    Some(Decision { unexpected, ..broken(case, "2xx without a usable body", fault) })
+    Some(Classification { unexpected, ..broken(case, "2xx without a usable body", fault) })
 }
 
 /// What is wrong with an answer that nothing else is wrong with: it is not what the user's schema asks for.
-pub(super) fn mismatch(case: &Case<'_>) -> Option<Decision> {
+pub(super) fn mismatch(case: &Case<'_>) -> Option<Classification> {
     // A 204 has no body, nor has the answer to a HEAD; any other answer without one has been refused.
     let has_body = case.body.kind != Kind::Nothing && !case.bodiless;
     let expected = case.expected.filter(|expected| has_body && expected.is_schema())?;
     let step = "2xx that does not match the schema";
     let unexpected = true;
     let Some(value) = case.body.value() else {
-        return Some(Decision { unexpected, ..broken(case, step, NOT_JSON) });
+        return Some(Classification { unexpected, ..broken(case, step, NOT_JSON) });
     };
     let message = format!("{}: {}", MISMATCH.message, body::plain(&expected.mismatch(&value)?)).into();
-    Some(Decision { unexpected, ..unfit(case, step, Fault { message, ..MISMATCH }) })
+    Some(Classification { unexpected, ..unfit(case, step, Fault { message, ..MISMATCH }) })
 }
 
-fn starved(case: &Case<'_>) -> Decision {
-    Decision {
+fn starved(case: &Case<'_>) -> Classification {
+    Classification {
         fault: Some(STARVED.quoting(case.body)),
         ..waiting(case, Class::Overloaded, "2xx cut short for lack of capacity")
     }
 }
 
-fn broken(case: &Case<'_>, step: &'static str, fault: Fault) -> Decision {
+fn broken(case: &Case<'_>, step: &'static str, fault: Fault) -> Classification {
     unfit(case, step, fault.quoting(case.body))
 }
 
-fn unfit(case: &Case<'_>, step: &'static str, fault: Fault) -> Decision {
-    Decision { hint: wait::in_headers(case), fault: Some(fault), ..Decision::new(Class::Transient, step) }
+fn unfit(case: &Case<'_>, step: &'static str, fault: Fault) -> Classification {
+    Classification { hint: wait::in_headers(case), fault: Some(fault), ..Classification::new(Class::Transient, step) }
 }
 
 /// Objects of jobs carry an `error` whose members are null while nothing is wrong.
@@ -153,7 +153,7 @@ fn finished_stream(case: &Case<'_>, stream: &Stream) -> Inside {
     } else if stream.ended && !stream.must_end && case.table.is_strict() {
         Inside::Decided(broken(case, "stream of nothing but its end", EMPTY))
     } else if stream.filtered() {
-        Inside::Decided(Decision::new(Class::Filtered, "content refused in a stream"))
+        Inside::Decided(Classification::new(Class::Filtered, "content refused in a stream"))
     } else if stream.every_choice(Ending::Starved) {
         Inside::Decided(starved(case))
     } else if stream.every_choice(Ending::Failed) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use paceline_core::{Class, Cost, Hint, LimitReport, LimitScope, Outcome};
 
-use super::case::{Decision, RULE};
+use super::case::{Classification, RULE};
 use super::gateway::GATEWAY;
 use super::secrets::Secrets;
 use super::settlement::Settlement;
@@ -99,13 +99,13 @@ pub fn no_response(kind: NoResponse) -> Reading {
         NoResponse::Truncated => ("truncated", "no response: body ended early"),
         NoResponse::Malformed => ("malformed", "no response: not HTTP"),
     };
-    Reading { code: Some(code.to_owned()), ..Reading::from(Decision::new(Class::Transient, step)) }
+    Reading { code: Some(code.to_owned()), ..Reading::from(Classification::new(Class::Transient, step)) }
 }
 
 impl Reading {
     /// A reading of that class and nothing else.
     pub fn new(class: Class) -> Self {
-        Self { steps: Vec::new(), ..Self::from(Decision::new(class, "given")) }
+        Self { steps: Vec::new(), ..Self::from(Classification::new(class, "given")) }
     }
 
     /// Whether `paceline serve` answered by itself, in place of the API behind it.
@@ -238,10 +238,10 @@ const fn is_failure(class: Class) -> bool {
     matches!(class, Class::Transient | Class::Overloaded)
 }
 
-impl From<Decision> for Reading {
-    fn from(decision: Decision) -> Self {
+impl From<Classification> for Reading {
+    fn from(decision: Classification) -> Self {
         let waits = decision.waits();
-        let Decision { class, reach, hint, unnamed, unsent, unexpected, step, fault: _ } = decision;
+        let Classification { class, reach, hint, unnamed, unsent, unexpected, step, fault: _ } = decision;
         Self {
             class,
             reach,

@@ -4,22 +4,22 @@ use std::borrow::Cow;
 
 use paceline_core::{Class, LimitScope};
 
-use super::case::{Case, Decision, Hint, RULE};
+use super::case::{Case, Classification, Hint, RULE};
 use super::google_details;
 use super::rule::{Place, Rule};
 use super::table::{COMMON, Provider, TableRule, contains_any};
 use super::{header, names, wait};
 
 /// The decision of a table's rule, with the wait that the answer asks for.
-pub(super) fn by_table(case: &Case<'_>, known: &TableRule) -> Decision {
+pub(super) fn by_table(case: &Case<'_>, known: &TableRule) -> Classification {
     let TableRule { rule, note } = known;
     let step = step_of(case, known);
     let own = rule.wait.map(|wait| Hint { wait, exact: true, from: "documented wait" });
     let decision = match (rule.class, &own) {
         (Class::Throttled, None) => throttled(case, note.as_deref().unwrap_or_default().to_owned().into()),
-        _ => Decision { hint: hint_for(case, rule.class, own), ..Decision::new(rule.class, "") },
+        _ => Classification { hint: hint_for(case, rule.class, own), ..Classification::new(rule.class, "") },
     };
-    Decision { reach: rule.reach, step: step.into(), ..decision }
+    Classification { reach: rule.reach, step: step.into(), ..decision }
 }
 
 fn step_of(case: &Case<'_>, TableRule { rule, note }: &TableRule) -> String {
@@ -42,11 +42,11 @@ fn step_of(case: &Case<'_>, TableRule { rule, note }: &TableRule) -> String {
 
 /// A user's rule, the `number`th of them and written at that place, decides the class and the reach; without a wait of its own,
 /// the answer's holds.
-pub(super) fn by_user(case: &Case<'_>, rule: &Rule, number: usize, place: Option<&str>) -> Decision {
+pub(super) fn by_user(case: &Case<'_>, rule: &Rule, number: usize, place: Option<&str>) -> Classification {
     let own = rule.wait.map(|wait| Hint { wait, exact: true, from: "rule" });
     let hint = hint_for(case, rule.class, own);
     let place = place.map_or_else(|| " of the configuration".to_owned(), |place| format!(" ({place})"));
-    Decision { reach: rule.reach, hint, ..Decision::new(rule.class, format!("{RULE}{number}{place}")) }
+    Classification { reach: rule.reach, hint, ..Classification::new(rule.class, format!("{RULE}{number}{place}")) }
 }
 
 fn hint_for(case: &Case<'_>, class: Class, own: Option<Hint>) -> Option<Hint> {
@@ -58,22 +58,22 @@ fn hint_for(case: &Case<'_>, class: Class, own: Option<Hint>) -> Option<Hint> {
 }
 
 /// A limit of ours: for a while where the answer says how long, a used-up quota where it speaks of a long period.
-pub(super) fn throttled(case: &Case<'_>, step: Cow<'static, str>) -> Decision {
+pub(super) fn throttled(case: &Case<'_>, step: Cow<'static, str>) -> Classification {
     let message = case.body.message().to_ascii_lowercase();
     let reach = if concerns_everything(case, &message) { LimitScope::Account } else { LimitScope::Scope };
     let ramp = case.body.has_code(&COMMON.ramp);
     let decision = match wait::of_throttle(case) {
         hint @ Some(_) => paused(case, hint, step + " with a wait"),
         None if speaks_of_a_long_period(case, &message) => {
-            Decision::new(Class::QuotaExhausted, step + " of a long period without a wait")
+            Classification::new(Class::QuotaExhausted, step + " of a long period without a wait")
         }
         None if says(case, "false") && !case.body.has_code(&COMMON.throttled) && !ramp => {
-            Decision::new(Class::QuotaExhausted, step + " that must not be retried")
+            Classification::new(Class::QuotaExhausted, step + " that must not be retried")
         }
         None => paused(case, None, step),
     };
     let step = if ramp { "429: traffic rose too fast".into() } else { decision.step };
-    Decision { reach, step, ..decision }
+    Classification { reach, step, ..decision }
 }
 
 /// Whether an answer names a limit of a day or longer.
@@ -100,13 +100,16 @@ pub(super) fn says(case: &Case<'_>, advice: &str) -> bool {
 }
 
 /// Throttled for a while, or a quota used up when it is for longer.
-pub(super) fn paused(case: &Case<'_>, hint: Option<Hint>, step: impl Into<Cow<'static, str>>) -> Decision {
+pub(super) fn paused(case: &Case<'_>, hint: Option<Hint>, step: impl Into<Cow<'static, str>>) -> Classification {
     let long = hint.as_ref().is_some_and(|hint| hint.wait > case.longest_pause);
     let class = if long { Class::QuotaExhausted } else { Class::Throttled };
-    Decision { hint, unnamed: long && !is_of_a_long_period(case), ..Decision::new(class, step) }
+    Classification { hint, unnamed: long && !is_of_a_long_period(case), ..Classification::new(class, step) }
 }
 
 /// A class with the wait that the headers made for it ask for.
-pub(super) fn waiting(case: &Case<'_>, class: Class, step: impl Into<Cow<'static, str>>) -> Decision {
-    Decision { hint: wait::in_headers(case).or_else(|| google_details::delay(case)), ..Decision::new(class, step) }
+pub(super) fn waiting(case: &Case<'_>, class: Class, step: impl Into<Cow<'static, str>>) -> Classification {
+    Classification {
+        hint: wait::in_headers(case).or_else(|| google_details::delay(case)),
+        ..Classification::new(class, step)
+    }
 }
