@@ -81,8 +81,8 @@ struct Waiter {
     answer: oneshot::Sender<Answer>,
 }
 
-/// The pacer's decision about a request.
-enum Decision {
+/// How the wait of a request ends.
+enum WaitEnd {
     /// For a probe or not.
     Granted(bool),
     Deferred {
@@ -214,12 +214,12 @@ impl Driver {
                 Enqueued::Queued { ticket } => ticket,
             };
             match state.drain(self, now, Some(ticket), notifications) {
-                Some(Ok(Decision::Granted(probe))) => {
+                Some(Ok(WaitEnd::Granted(probe))) => {
                     state.take_at_once(now, ticket);
                     Ok(Permit::new(Arc::clone(self), ticket, probe))
                 }
                 Some(Err(error)) => Err(NotNow::Never(error)),
-                Some(Ok(Decision::Deferred { .. })) => unreachable!("a request that does not wait takes any wait"),
+                Some(Ok(WaitEnd::Deferred { .. })) => unreachable!("a request that does not wait takes any wait"),
                 None => {
                     let turned_away = state.pacer.turn_away(now, ticket);
                     let (request, admit) = turned_away.expect("a request that is not granted waits");
@@ -344,11 +344,11 @@ impl State {
         match self.drain(driver, now, Some(ticket), notifications) {
             None => self.wait(driver, now, ticket, notifications).map(Admission::Waiting),
             Some(Err(error)) => Err(error),
-            Some(Ok(Decision::Granted(probe))) => {
+            Some(Ok(WaitEnd::Granted(probe))) => {
                 self.take_at_once(now, ticket);
                 Ok(Admission::Granted(Permit::new(Arc::clone(driver), ticket, probe)))
             }
-            Some(Ok(Decision::Deferred { until, reason })) => Ok(Admission::Deferred { until, reason }),
+            Some(Ok(WaitEnd::Deferred { until, reason })) => Ok(Admission::Deferred { until, reason }),
         }
     }
 
@@ -361,7 +361,7 @@ impl State {
         now: Instant,
         mine: Option<Ticket>,
         notifications: &mut Notifications,
-    ) -> Option<Result<Decision, Error>> {
+    ) -> Option<Result<WaitEnd, Error>> {
         let first = self.pacer.poll_event()?;
         self.drain_from(first, driver, now, mine, notifications)
     }
@@ -373,13 +373,13 @@ impl State {
         now: Instant,
         mine: Option<Ticket>,
         notifications: &mut Notifications,
-    ) -> Option<Result<Decision, Error>> {
+    ) -> Option<Result<WaitEnd, Error>> {
         let mut decided = None;
         let mut next = Some(first);
         while let Some(event) = next.take().or_else(|| self.pacer.poll_event()) {
             match event {
                 Event::Granted { ticket, probe } if Some(ticket) == mine => {
-                    decided = Some(Ok(Decision::Granted(probe)))
+                    decided = Some(Ok(WaitEnd::Granted(probe)))
                 }
                 Event::Granted { ticket, probe } => self.grant(driver, ticket, probe, notifications),
                 Event::Expired { ticket, earliest, .. } if Some(ticket) == mine => {
@@ -394,7 +394,7 @@ impl State {
                 }
                 Event::Deferred { ticket, request, until, reason } if Some(ticket) == mine => {
                     let stopped = self.stopped(&request.scope);
-                    decided = Some(stopped.map_or(Ok(Decision::Deferred { until, reason }), Err));
+                    decided = Some(stopped.map_or(Ok(WaitEnd::Deferred { until, reason }), Err));
                 }
                 Event::Deferred { ticket, until, reason, .. } => {
                     self.answer(ticket, notifications, |_| Ok(Within::Deferred { until, reason }));
