@@ -84,7 +84,7 @@ impl Default for Refusals {
 
 /// What is believed of the limit of one scope.
 #[derive(Clone, Debug)]
-pub(super) struct Decision {
+pub(super) struct RateDecision {
     pub(super) rate: Rate,
     pub(super) cap: Cap,
     pub(super) unit: Unit,
@@ -108,7 +108,7 @@ pub(super) struct Decision {
     longest: Duration,
 }
 
-impl Decision {
+impl RateDecision {
     /// `longest`: of the waits of our own choice.
     pub(super) fn new(start: Start, longest: Duration) -> Self {
         Self {

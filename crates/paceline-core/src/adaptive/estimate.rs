@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use super::AdaptiveRate;
 use super::cap::Cap;
-use super::decision::Decision;
+use super::decision::RateDecision;
 use super::rate::Trend;
 use super::unit::Unit;
 use crate::admit::PerSecond;
@@ -81,7 +81,7 @@ impl GateState {
 impl AdaptiveRate {
     /// The state that another process can restore, unused for `ago`. None during the start, which learns faster by itself.
     pub(crate) fn export(&self, ago: Duration) -> Option<LearntState> {
-        let Decision { rate, unit, cap, .. } = &self.decision;
+        let RateDecision { rate, unit, cap, .. } = &self.decision;
         let rate = rate.per_second();
         (!self.is_starting()).then(|| LearntState { rate, tokens: unit.tokens(rate), cap: cap.limit(), ago })
     }
@@ -99,7 +99,7 @@ impl AdaptiveRate {
     }
 
     pub(crate) fn estimate(&self, now: Instant, gate: &Gate) -> RateEstimate {
-        let Decision { rate, unit, cap, .. } = &self.decision;
+        let RateDecision { rate, unit, cap, .. } = &self.decision;
         let told = self.told();
         let (decides, reader) = (self.reads(), self.reader());
         let shared = told.map(|(belief, share)| SharedRate { decides, reader, share, era: belief.era });

@@ -38,7 +38,7 @@ pub use rate::Trend;
 pub(crate) use shared::{OFFICE, Word};
 pub(crate) use words::{Belief, Report};
 
-use decision::Decision;
+use decision::RateDecision;
 use evidence::{Evidence, Refused};
 use schedule::Schedule;
 use shared::Shared;
@@ -106,7 +106,7 @@ pub(crate) enum Reaction {
 #[derive(Clone, Debug)]
 pub(crate) struct AdaptiveRate {
     evidence: Evidence,
-    decision: Decision,
+    decision: RateDecision,
     schedule: Schedule,
     /// Where the decision is made for several processes.
     shared: Option<Box<Shared>>,
@@ -115,7 +115,7 @@ pub(crate) struct AdaptiveRate {
 impl AdaptiveRate {
     /// `longest`: of the waits of our own choice.
     pub(crate) fn new(start: Start, longest: Duration) -> Self {
-        let (evidence, decision) = (Evidence::new(), Decision::new(start, longest));
+        let (evidence, decision) = (Evidence::new(), RateDecision::new(start, longest));
         Self { evidence, decision, schedule: Schedule::new(), shared: None }
     }
 

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use super::super::Start;
-use super::super::decision::Decision;
+use super::super::decision::RateDecision;
 use super::*;
 use crate::cost::Cost;
 use crate::flight::Flight;
@@ -218,7 +218,7 @@ fn while_configured_limits_are_trusted_no_process_is_held_back() {
     let mut sides = [1, 2].map(|id| Side::new(at(0), id));
     sides
         .iter_mut()
-        .for_each(|side| side.learnt.decision = Decision::new(Start::Configured(None), Duration::from_secs(60)));
+        .for_each(|side| side.learnt.decision = RateDecision::new(Start::Configured(None), Duration::from_secs(60)));
     let [reader, other] = &mut sides;
     reader.says(at(0));
     reader.learnt.office(at(1), Duration::ZERO);
