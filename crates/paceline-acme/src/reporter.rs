@@ -58,7 +58,7 @@ pub(crate) struct Row {
 
 /// How a run went, beside its items.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Course {
+pub(crate) struct RunFigures {
     /// When it began.
     pub(crate) started: Timestamp,
     /// How long it took.
@@ -71,7 +71,7 @@ pub(crate) struct Course {
 
 impl Report {
     /// The report of a run: its items are those of the plan, in its order.
-    pub(crate) fn of_run(course: Course, due: &[(Due, WorkItem)], left: &[Left]) -> Self {
+    pub(crate) fn of_run(course: RunFigures, due: &[(Due, WorkItem)], left: &[Left]) -> Self {
         let renewed = due.iter().map(|(due, item)| of_item(due, item, course.ended.as_deref()));
         let domains: Vec<Row> = renewed.chain(left.iter().map(of_left)).collect();
         let mut counts = StateCounts::default();
@@ -92,11 +92,11 @@ impl Report {
     pub(crate) fn of_plan(started: Timestamp, due: &[Due], left: &[Left]) -> Self {
         let row = |due: &Due| Row { not_after: due.not_after, ..Row::new(&due.domain, "due", due.reason.clone()) };
         let domains = due.iter().map(row).chain(left.iter().map(of_left)).collect();
-        Self::new(Course { started, ..Course::default() }, "PLANNED", 0, domains)
+        Self::new(RunFigures { started, ..RunFigures::default() }, "PLANNED", 0, domains)
     }
 
-    fn new(course: Course, status: &'static str, exit_code: u8, domains: Vec<Row>) -> Self {
-        let Course { started, seconds, calls: (calls, order_calls), ended } = course;
+    fn new(course: RunFigures, status: &'static str, exit_code: u8, domains: Vec<Row>) -> Self {
+        let RunFigures { started, seconds, calls: (calls, order_calls), ended } = course;
         Self { status, started, seconds, calls, order_calls, ended, domains, exit_code }
     }
 
@@ -271,7 +271,7 @@ mod tests {
         ] {
             let due: Vec<_> = states.iter().map(|&state| row("a.org", state, None)).collect();
             let left: Vec<_> = kinds.iter().map(|&kind| left(kind)).collect();
-            let report = Report::of_run(Course::default(), &due, &left);
+            let report = Report::of_run(RunFigures::default(), &due, &left);
             assert_eq!((report.status, report.exit_code()), (status, exit_code), "{states:?} {kinds:?}");
         }
     }
@@ -283,7 +283,7 @@ mod tests {
             row("b\n| c.org", State::Succeeded, None),
         ];
         let ended = Some("a\nperson | must".to_owned());
-        let report = Report::of_run(Course { ended, ..Course::default() }, &due, &[]);
+        let report = Report::of_run(RunFigures { ended, ..RunFigures::default() }, &due, &[]);
         let markdown = report.markdown();
         assert!(markdown.contains("it \\| \\`said\\` \u{fffd}\\[31m\u{fffd}no |\n"), "{markdown}");
         assert!(markdown.contains("\n| b \\| c.org | renewed |"), "{markdown}");

@@ -21,7 +21,7 @@ use crate::client::{self, Ca, CaConfig, SetupError};
 use crate::items;
 use crate::order::Renewer;
 use crate::planner::{Plan, plan};
-use crate::reporter::{Course, Report};
+use crate::reporter::{Report, RunFigures};
 use crate::scanner::scan;
 use crate::storage::{self, Orders};
 
@@ -133,7 +133,7 @@ pub(crate) async fn once(
     }
     let ended = why(summary.ended, gone, args, &*store, ca.directory()).await.map_err(RunError::Broken)?;
     let seconds = now().duration_since(started).as_secs_f64();
-    let course = Course { started, seconds, calls: ca.calls(), ended };
+    let course = RunFigures { started, seconds, calls: ca.calls(), ended };
     let outcomes = items::outcomes(&*store, &due).await.map_err(RunError::Broken)?;
     Ok(Report::of_run(course, &outcomes, &left))
 }

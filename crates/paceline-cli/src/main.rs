@@ -8,7 +8,7 @@ mod check;
 mod cli;
 mod collect;
 mod completions;
-mod course;
+
 mod database;
 mod exit;
 mod explain;
@@ -24,6 +24,7 @@ mod logging;
 mod man;
 mod mock;
 mod only;
+mod open_job;
 mod other_hosts;
 mod output;
 mod plan;

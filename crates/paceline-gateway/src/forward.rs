@@ -62,7 +62,7 @@ pub(crate) struct AnswerNotes {
 }
 
 /// A request on its way: what is the same at each upstream that it is sent to.
-pub(crate) struct Course<'a> {
+pub(crate) struct Forwarding<'a> {
     /// Each limiter has a clock of its own: this one's counts at every upstream.
     pub(crate) clock: &'a Limiter,
     pub(crate) bounds: &'a Bounds,
@@ -107,7 +107,7 @@ pub(crate) async fn forward(
 ) -> Response<AnswerBody> {
     let mut told = AnswerNotes::default();
     let mut record = Record::new(upstream, request.method(), &path);
-    let answer = match Course::begin(gateway, upstream, request, &mut record).await {
+    let answer = match Forwarding::begin(gateway, upstream, request, &mut record).await {
         Ok((mut course, parts, _room)) => {
             let answer = course.run(upstreams, upstream, path, parts).await;
             told = course.told;
@@ -144,7 +144,7 @@ pub(crate) async fn forward(
     answer
 }
 
-impl<'a> Course<'a> {
+impl<'a> Forwarding<'a> {
     /// Reads what a client wishes, and the body of its request. The room is that of the queue.
     async fn begin(
         gateway: &'a Gateway,

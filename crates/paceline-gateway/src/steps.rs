@@ -12,14 +12,14 @@ use paceline::{Class, GiveUp, ScopeId};
 use crate::backend::Backend;
 use crate::estimated::Estimated;
 use crate::fallback::{Step, Target};
-use crate::forward::{AnswerBody, Course, Ended, whole_body};
+use crate::forward::{AnswerBody, Ended, Forwarding, whole_body};
 use crate::headers;
 use crate::metrics::Ending;
 use crate::queue::{NotSent, place_in_queue};
 use crate::refusal::{LEAST, Refusal};
 use crate::stays_down::Standing;
 
-impl Course<'_> {
+impl Forwarding<'_> {
     /// Sends the request to its upstream, and while that stays down to the steps that may take its place. Where all stay down, it
     /// waits for its own as without them.
     pub(crate) async fn with_fallbacks(

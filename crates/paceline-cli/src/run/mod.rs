@@ -25,7 +25,6 @@ use crate::budget::Left;
 use crate::calls::dispatch::{Dispatcher, Ended};
 use crate::calls::item::Context;
 use crate::calls::on_their_way::failure_of;
-use crate::course::{Course, Restored};
 use crate::exit::{Failure, Status};
 use crate::fallback::Fallback;
 use crate::files::{self, Kept};
@@ -40,6 +39,7 @@ use crate::limiter_state;
 use crate::lines::format::Format;
 use crate::lines::input::Input;
 use crate::mock;
+use crate::open_job::{OpenJob, Restored};
 use crate::other_hosts::told::JobEnd;
 use crate::output::{self, SummaryOutput};
 use crate::progress::display::Progress;
@@ -188,7 +188,7 @@ impl Run<'_> {
         let ending = hosts.as_mut().and_then(|hosts| hosts.ending.take());
         let (told, line) = watch::channel(None);
         let telling = self.teller.begin(move || line.borrow().clone());
-        let course = Course {
+        let course = OpenJob {
             input,
             format,
             upstream: self.upstream,

@@ -15,7 +15,6 @@ use crate::account::TurnWait;
 use crate::budget::Limits;
 use crate::calls::dispatch::Dispatcher;
 use crate::calls::item::Context;
-use crate::course::{Course, Restored};
 use crate::exit::Failure;
 use crate::job::acknowledge::Acknowledge;
 use crate::job::holds;
@@ -23,6 +22,7 @@ use crate::job::load::{self, OpenError};
 use crate::job_settings::{Bounds, Opening};
 use crate::lines::error::InputError;
 use crate::lines::input::Input;
+use crate::open_job::{OpenJob, Restored};
 use crate::progress::display::Progress;
 use crate::signals::Interruptions;
 
@@ -114,7 +114,7 @@ pub(super) fn open(
         max_duration: Some(batch.deadline().saturating_since(clock::wall())),
         stop_after_same: 0,
     };
-    let course = Course {
+    let course = OpenJob {
         input,
         format,
         upstream,

@@ -1,4 +1,4 @@
-//! The course of a job that is open, up to the end of its items: for `paceline run`, and for the batches of the gateway.
+//! A job that is open, up to the end of its items: for `paceline run`, and for the batches of the gateway.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -50,7 +50,7 @@ pub(crate) struct Restored {
 }
 
 /// A job that is open, and what its calls need.
-pub(crate) struct Course<'a> {
+pub(crate) struct OpenJob<'a> {
     pub(crate) input: Input,
     pub(crate) format: Format,
     pub(crate) upstream: &'a Upstream,
@@ -75,7 +75,7 @@ pub(crate) struct Course<'a> {
     pub(crate) hosts: Option<Hosts>,
 }
 
-impl Course<'_> {
+impl OpenJob<'_> {
     /// Takes up what earlier runs left, the limiter's state by `restore`, and sets up the run. Waits for the journal.
     ///
     /// # Errors
