@@ -16,10 +16,10 @@ pub(crate) const VALID_UNTIL: &str = "paceline_certificate_valid_until_seconds";
 
 /// What a program tells of itself. A clone tells of the same.
 #[derive(Clone, Debug, Default)]
-pub struct Conditions(Arc<Told>);
+pub struct Conditions(Arc<ProgramState>);
 
 #[derive(Debug, Default)]
-struct Told {
+struct ProgramState {
     /// Readings of the configuration that were taken, and refused.
     reloads: [AtomicU64; 2],
     is_refused: AtomicBool,
@@ -33,7 +33,7 @@ impl Conditions {
     /// Those of a program that counts there the lines of its log that were lost.
     #[must_use]
     pub fn of_program(lost_lines: &'static AtomicU64) -> Self {
-        Self(Arc::new(Told { lost_lines: Some(lost_lines), ..Told::default() }))
+        Self(Arc::new(ProgramState { lost_lines: Some(lost_lines), ..ProgramState::default() }))
     }
 
     /// The configuration, the keys of clients and the certificate were read again, and all were right, or one was refused.

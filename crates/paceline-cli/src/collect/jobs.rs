@@ -6,7 +6,7 @@ use paceline_store::blocks::{HostStatus, JobStatus};
 use serde_json::{Value, json};
 
 use crate::exit::{Failure, Status};
-use crate::other_hosts::told::twice;
+use crate::other_hosts::host_view::twice;
 use crate::{output, text};
 
 /// The job of that name, or the only one; one that is to be `named` must be.

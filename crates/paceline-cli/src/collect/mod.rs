@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use self::files::Files;
 use self::gather::Gathered;
 use crate::exit::{Failure, Status};
-use crate::other_hosts::told::twice;
+use crate::other_hosts::host_view::twice;
 use crate::output::SummaryOutput;
 use crate::{database, text};
 

@@ -33,9 +33,9 @@ use crate::job::load::{self, Job};
 use crate::lines::address::Addresses;
 use crate::lines::format::Format;
 use crate::lines::input::Input;
+use crate::other_hosts::host_view::{HostView, JobEnd};
 use crate::other_hosts::others::Others;
 use crate::other_hosts::pulse::Pulse;
-use crate::other_hosts::told::{JobEnd, Told};
 use crate::run_args::RunArgs;
 use crate::text;
 
@@ -44,7 +44,7 @@ pub(crate) struct Hosts {
     pub(crate) worker: Worker,
     pub(crate) others: Arc<Others>,
     /// What people are told of the whole job.
-    pub(crate) told: watch::Receiver<Told>,
+    pub(crate) told: watch::Receiver<HostView>,
     /// How it left the job.
     pub(crate) ending: Option<oneshot::Receiver<JobEnd>>,
     /// Lines of the job that have no result.
@@ -202,7 +202,7 @@ async fn worker(
     let id = worker::register(&store, job.id, &host).await.map_err(not_begun)?;
     let id = id.ok_or_else(|| Failure::interrupted(format!("the job {} was removed", text::printable(name))))?;
     let store = Arc::new(store);
-    let (told, telling) = watch::channel(Told::default());
+    let (told, telling) = watch::channel(HostView::default());
     let (ending, ended) = oneshot::channel();
     let others = Arc::new(Others::of_a_host());
     let (id, known) = watch::channel(id);

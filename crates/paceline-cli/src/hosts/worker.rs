@@ -25,9 +25,9 @@ use crate::job::load::{Handed, hand_on};
 use crate::job::refused;
 use crate::lines::input::Span;
 use crate::lines::wrong::Wrong;
+use crate::other_hosts::host_view::{HostView, JobEnd, Whole};
 use crate::other_hosts::others::Others;
 use crate::other_hosts::pulse::{BEAT, LEASE, Pulse, SAFETY};
-use crate::other_hosts::told::{JobEnd, Told, Whole};
 use crate::stops::stop::StopReason;
 use crate::text;
 
@@ -104,7 +104,7 @@ pub(super) struct Line {
     pub(super) silent: Option<Instant>,
     /// It was away, and answers again.
     pub(super) came_back: bool,
-    pub(super) told: watch::Sender<Told>,
+    pub(super) told: watch::Sender<HostView>,
 }
 
 impl Line {

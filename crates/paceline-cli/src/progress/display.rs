@@ -15,7 +15,7 @@ use crate::budget::Used;
 use crate::job::holds::SHORT;
 use crate::job_line::JobLine;
 use crate::logging;
-use crate::other_hosts::told::{Told, Whole};
+use crate::other_hosts::host_view::{HostView, Whole};
 use crate::progress::counters::Counters;
 use crate::progress::time_left::{self, Rest, TimeLeft};
 use crate::progress::wait_line::Wait;
@@ -82,7 +82,7 @@ pub(crate) struct View<'a> {
     /// Calls go through a gateway.
     pub(crate) by_gateway: bool,
     /// What is known of the whole job, where this run is one host of many.
-    pub(crate) hosts: Option<&'a Told>,
+    pub(crate) hosts: Option<&'a HostView>,
 }
 
 impl Progress {

@@ -17,7 +17,7 @@ use crate::budget::{Enough, Used};
 use crate::exit::Status;
 use crate::job::holds::{self, Held};
 use crate::only::NOT_HELD;
-use crate::other_hosts::told::JobEnd;
+use crate::other_hosts::host_view::JobEnd;
 use crate::progress::counters::Counters;
 use crate::progress::oracle;
 use crate::progress::report;
@@ -376,7 +376,7 @@ impl Summary<'_> {
     fn closed(&self, scope: &ScopeSnapshot) -> Option<String> {
         let name = holds::name(&scope.name);
         match &scope.state {
-            // Told below, as the reason to stop.
+            // HostView below, as the reason to stop.
             ScopeState::Stopped { reason } if self.stop().is_some_and(|stop| *stop.to_string() == **reason) => None,
             ScopeState::Stopped { .. } if scope.name.is_empty() && self.stop().is_some_and(StopReason::is_account) => {
                 None

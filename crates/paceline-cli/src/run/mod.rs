@@ -40,7 +40,7 @@ use crate::lines::format::Format;
 use crate::lines::input::Input;
 use crate::mock;
 use crate::open_job::{OpenJob, Restored};
-use crate::other_hosts::told::JobEnd;
+use crate::other_hosts::host_view::JobEnd;
 use crate::output::{self, SummaryOutput};
 use crate::progress::display::Progress;
 use crate::progress::extract;

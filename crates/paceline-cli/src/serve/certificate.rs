@@ -16,12 +16,12 @@ const RENEW: &str = "put one that is valid in its place, with its key";
 
 /// What was told of one certificate, at the start or since.
 #[derive(Debug, Default)]
-struct Told {
+struct LastNotice {
     /// How it stood then, and when that was.
     last: Option<(Validity, Timestamp)>,
 }
 
-impl Told {
+impl LastNotice {
     /// Whether that is to be told now.
     fn is_news(&mut self, validity: Validity, now: Timestamp) -> bool {
         let is_known = self.last.is_some_and(|(last, at)| {
@@ -48,7 +48,7 @@ pub(super) fn amiss(validity: Validity) -> Option<String> {
 /// Tells of the certificate in that file for as long as it is polled. What a start has told is not told again that day.
 pub(super) async fn watch(gateway: &Gateway, file: Option<&Path>) {
     let Some(file) = file.map(|file| file.display().to_string()) else { return std::future::pending().await };
-    let mut told = Told::default();
+    let mut told = LastNotice::default();
     let now = clock::wall();
     told.is_news(gateway.certificate_validity(now), now);
     loop {
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_certificate_that_ends_is_told_once_a_day_and_its_end_at_once() {
-        let (mut told, at) = (Told::default(), |hours: i64| Timestamp::from_millis(hours * DAY_MS / 24));
+        let (mut told, at) = (LastNotice::default(), |hours: i64| Timestamp::from_millis(hours * DAY_MS / 24));
         let (soon, ended) = (Validity::EndsSoon(at(60)), Validity::Ended(at(60)));
         let hours = [(Validity::Long, 0), (soon, 1), (soon, 24), (soon, 25), (soon, 48), (soon, 49)];
         let news = hours.map(|(validity, hour)| told.is_news(validity, at(hour)));

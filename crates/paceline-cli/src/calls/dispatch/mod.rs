@@ -30,7 +30,7 @@ use crate::calls::record::{Recorded, Recorder};
 use crate::exit::Failure;
 use crate::job::background_load::LoadError;
 use crate::limiter_state;
-use crate::other_hosts::told::Told;
+use crate::other_hosts::host_view::HostView;
 use crate::progress::display::{Progress, View};
 use crate::progress::live_snapshot::LiveSnapshot;
 use crate::progress::snapshot::{self, Present};
@@ -129,7 +129,7 @@ pub(crate) struct Parts {
     /// Where it is said that the run waits for the turn of another process.
     pub(crate) turn_wait: TurnWait,
     /// What is known of the whole job, where this run is one host of many.
-    pub(crate) hosts: Option<watch::Receiver<Told>>,
+    pub(crate) hosts: Option<watch::Receiver<HostView>>,
 }
 
 /// A run that is over.

@@ -202,14 +202,14 @@ impl KeptRows {
 }
 
 /// The rows of the store as they are then, and what was found.
-type Told = BTreeMap<Arc<str>, (Row<String>, Vec<Found>)>;
+type RowsAndFound = BTreeMap<Arc<str>, (Row<String>, Vec<Found>)>;
 
 /// Changes on their way to the store.
 #[derive(Debug)]
 pub(super) struct Telling {
     enough: Enough,
     changes: Arc<Changes>,
-    told: Arc<Mutex<Told>>,
+    told: Arc<Mutex<RowsAndFound>>,
 }
 
 impl Telling {

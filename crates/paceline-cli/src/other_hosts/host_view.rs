@@ -182,13 +182,13 @@ fn quoted(name: &str) -> String {
 
 /// What the status line of a host says of the store and of the job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct HostView {
     pub(crate) whole: Option<Whole>,
     /// For how long the store has not answered, where that can be felt.
     pub(crate) away: Option<Duration>,
 }
 
-impl Told {
+impl HostView {
     /// What a host waits for that has so many lines at hand: none of its own, or the store.
     pub(crate) fn wait(&self, pending: u64) -> Option<String> {
         if let Some(away) = self.away {
