@@ -17,7 +17,7 @@ use crate::clients::Client;
 use crate::files::HeldFile;
 use crate::headers;
 use crate::models::decoded_path;
-use crate::notes::{self, ClientSpending, Kind, Sign, Told, Why, in_tens};
+use crate::notes::{self, ClientSpending, Kind, OutageNews, Sign, Why, in_tens};
 use crate::places::Place;
 use crate::spent::Spent;
 use crate::trust::Asker;
@@ -208,18 +208,18 @@ impl Backend {
             _ => outages.note(scope, sign, why, now, || is_failing),
         };
         let client = (is_alone || matches!(sign, Sign::Stops { .. })).then_some(client);
-        let kind = |told: &Told| if let Told::Back { .. } = told { Kind::Back } else { Kind::Down };
+        let kind = |told: &OutageNews| if let OutageNews::Back { .. } = told { Kind::Back } else { Kind::Down };
         match told.filter(|told| self.may_tell(kind(told))) {
             None => {}
             // An error: `--quiet` does not hide what waits for a person.
-            Some(Told::Down { scope, is_stopped: true, .. }) => tracing::error!(
+            Some(OutageNews::Down { scope, is_stopped: true, .. }) => tracing::error!(
                 upstream,
                 scope = scope.as_deref(),
                 client,
                 "nothing leaves until a person acts: {}; mend the cause, then reload the gateway (SIGHUP) or restart it",
                 reading.reason()
             ),
-            Some(Told::Down { scope, since, .. }) => {
+            Some(OutageNews::Down { scope, since, .. }) => {
                 let lasts = self.limiter().now().saturating_since(since);
                 let since = Timestamp::from_millis(clock::wall().as_millis() - lasts.as_millis() as i64);
                 let what = match scope {
@@ -231,7 +231,7 @@ impl Backend {
                 let (scope, reason) = (scope.as_deref().map(of_all), reading.reason());
                 tracing::warn!(upstream, scope, client, since = %since, "the upstream {what}: {reason}");
             }
-            Some(Told::Back { scope, after }) => tracing::info!(
+            Some(OutageNews::Back { scope, after }) => tracing::info!(
                 upstream,
                 scope = scope.as_deref().map(of_all),
                 client = scope.as_deref().and_then(|place| place.split_once('\n')).map(|(_, client)| client),

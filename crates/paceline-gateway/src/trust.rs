@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use self::announced::{Announced, MOST_PATHS, UsedUp, hash_of};
 use self::own::Own;
-use self::told::{SHORT, Told};
+use self::told::{ClientWaits, SHORT};
 use crate::backend::Backend;
 use crate::clients::Client;
 use crate::notes::Kind;
@@ -38,7 +38,7 @@ pub(crate) struct Trust {
     refused: InARow,
     announced: Mutex<Announced>,
     /// Clients that were told to wait for up to a minute.
-    told: Told,
+    told: ClientWaits,
     /// Clients that are refused without a time.
     own: Own,
     /// How often what clients were refused was forgotten.

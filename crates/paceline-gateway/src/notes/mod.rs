@@ -14,7 +14,7 @@ use paceline_providers::Reading;
 pub(crate) use self::decisions::Decisions;
 pub(crate) use self::history::{History, STEP, until_next};
 pub(crate) use self::lines::{Kind, Lines};
-pub(crate) use self::outage::{Outages, Sign, Told, Why, in_tens};
+pub(crate) use self::outage::{OutageNews, Outages, Sign, Why, in_tens};
 pub(crate) use self::spending::{ClientSpending, Spending};
 
 /// What is noted of one upstream.

@@ -59,7 +59,7 @@ pub(crate) struct Down {
 
 /// What is to be told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum OutageNews {
     /// It is down in that scope, or everywhere, since then.
     Down { scope: Option<Arc<str>>, since: Instant, is_stopped: bool },
     /// It answers again, after so long.
@@ -177,7 +177,7 @@ impl Outages {
         why: impl FnOnce() -> Why,
         now: impl FnOnce() -> Instant,
         has_open_breaker: impl FnOnce() -> bool,
-    ) -> Option<Told> {
+    ) -> Option<OutageNews> {
         if sign == Sign::Answers && !self.some() {
             return None;
         }
@@ -239,7 +239,7 @@ impl Rows {
         why: impl FnOnce() -> Why,
         now: Instant,
         has_open_breaker: impl FnOnce() -> bool,
-    ) -> Option<Told> {
+    ) -> Option<OutageNews> {
         let (everywhere, is_stopped, since) = match sign {
             Sign::Answers => return self.end(scope, now),
             Sign::Fails { everywhere } => (everywhere, false, now),
@@ -252,7 +252,7 @@ impl Rows {
             let down = |row: &&mut Row| row.told && row.is_stopped >= is_stopped;
             let Some(row) = self.failing.get_mut(&place).filter(down) else { continue };
             let is_other = row.is_stopped == is_stopped && row.fails_on(why(), now);
-            return is_other.then_some(Told::Down { scope: place, since: row.since, is_stopped });
+            return is_other.then_some(OutageNews::Down { scope: place, since: row.since, is_stopped });
         }
         if self.failing.len() == MOST && !self.failing.contains_key(&place) {
             return None;
@@ -267,20 +267,20 @@ impl Rows {
         row.told = is_stopped || lasts || matches!(sign, Sign::Refuses { .. }) || has_open_breaker();
         row.was_told |= row.told;
         row.told_why = (row.why.clone(), now);
-        let told = row.told.then_some(Told::Down { scope: place, since: row.since, is_stopped })?;
+        let told = row.told.then_some(OutageNews::Down { scope: place, since: row.since, is_stopped })?;
         self.answered.remove(scope);
         Some(told)
     }
 
     /// The scope answers, and so does its upstream.
-    fn end(&mut self, scope: &Arc<str>, now: Instant) -> Option<Told> {
+    fn end(&mut self, scope: &Arc<str>, now: Instant) -> Option<OutageNews> {
         let own = Some(Arc::clone(scope));
         let ended = [None, own].map(|place| self.failing.remove_entry(&place));
         if !is_of_one_client(scope) && (self.answered.len() < MOST || self.answered.contains_key(scope)) {
             self.answered.insert(Arc::clone(scope), now);
         }
         let told = ended.into_iter().flatten().find(|(_, row)| row.was_told);
-        told.map(|(scope, row)| Told::Back { scope, after: now.saturating_since(row.since) })
+        told.map(|(scope, row)| OutageNews::Back { scope, after: now.saturating_since(row.since) })
     }
 
     fn down(&self, now: Instant) -> Vec<Down> {
@@ -325,12 +325,12 @@ mod tests {
         Instant::from_nanos(seconds * 1_000_000_000)
     }
 
-    fn down(scope: Option<&str>, since: u64, is_stopped: bool) -> Option<Told> {
-        Some(Told::Down { scope: scope.map(Into::into), since: at(since), is_stopped })
+    fn down(scope: Option<&str>, since: u64, is_stopped: bool) -> Option<OutageNews> {
+        Some(OutageNews::Down { scope: scope.map(Into::into), since: at(since), is_stopped })
     }
 
-    fn back(scope: Option<&str>, after: u64) -> Option<Told> {
-        Some(Told::Back { scope: scope.map(Into::into), after: Duration::from_secs(after) })
+    fn back(scope: Option<&str>, after: u64) -> Option<OutageNews> {
+        Some(OutageNews::Back { scope: scope.map(Into::into), after: Duration::from_secs(after) })
     }
 
     #[test]

@@ -29,7 +29,7 @@ const MOST_CLIENTS: usize = 100;
 
 /// The clients that were told to wait, by scope, or in the account.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct ClientWaits {
     some: AtomicBool,
     places: Mutex<BTreeMap<Option<Arc<str>>, Vec<Waits>>>,
 }
@@ -46,7 +46,7 @@ struct Waits {
     until: Option<Instant>,
 }
 
-impl Told {
+impl ClientWaits {
     /// For how long all wait, where that client was told at `now` to wait so long, by the answer to a call that left at `sent`.
     /// Of two clients in all (`has_thirds` is none of them) each is half of all. None: all have waited for this client since
     /// that call left, and its calls that were in flight together hold up all once.
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn what_three_clients_were_told_is_a_wait_of_all_unless_a_call_of_another_passed() {
-        let (told, scope) = (Told::default(), Arc::from("m"));
+        let (told, scope) = (ClientWaits::default(), Arc::from("m"));
         let of = |client, second| {
             told.for_all(Some(&scope), client, WAIT, [at(second), at(second)], true).expect("held").as_secs()
         };
@@ -148,7 +148,7 @@ mod tests {
     /// Else one client holds up all for as long as its slow calls take, one after another.
     #[test]
     fn calls_of_one_client_that_were_in_flight_together_hold_up_all_once() {
-        let (told, scope) = (Told::default(), Arc::from("m"));
+        let (told, scope) = (ClientWaits::default(), Arc::from("m"));
         let of =
             |sent, second| told.for_all(Some(&scope), 1, WAIT, [at(sent), at(second)], true).map(|wait| wait.as_secs());
         assert_eq!([of(2, 10), of(2, 11)], [Some(5); 2], "at once");
@@ -159,14 +159,14 @@ mod tests {
 
     #[test]
     fn two_clients_that_are_all_are_believed() {
-        let (told, scope) = (Told::default(), Arc::from("m"));
+        let (told, scope) = (ClientWaits::default(), Arc::from("m"));
         let of = |client| told.for_all(Some(&scope), client, WAIT, [at(0); 2], false).expect("held").as_secs();
         assert_eq!([of(1), of(2)], [5, 30]);
     }
 
     #[test]
     fn a_call_of_any_scope_speaks_of_a_wait_of_the_account_and_names_take_no_memory_without_end() {
-        let told = Told::default();
+        let told = ClientWaits::default();
         let of_client = |client| told.for_all(None, client, WAIT, [at(0); 2], true).expect("held").as_secs();
         assert_eq!([of_client(1), of_client(2)], [5, 10]);
         told.passed(&Arc::from("m"), Some(3), at(1));
