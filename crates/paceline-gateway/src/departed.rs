@@ -261,7 +261,7 @@ impl Backend {
             Some(_) if scopes == 1 && first.refuses => {
                 format!("the upstream has refused every call of one scope for {lasts}: {reason}")
             }
-            None => first.words(now),
+            None => first.describe(now),
             Some(_) if scopes == 1 => format!("one scope has failed for {lasts}: {reason}"),
             Some(_) => format!("{scopes} scopes fail, one of them for {lasts}: {reason}"),
         })

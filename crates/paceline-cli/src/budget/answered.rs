@@ -166,7 +166,7 @@ mod tests {
             let call = budget.reserve(bounded(10, 10)).now_or_never().expect("at once").expect("fits");
             let counted =
                 call.answered_by(Some(AnsweredBy::Model(model.to_owned()))).settle(Some(tokens(10, 10)), || 0);
-            let told = budget.used().words().expect("money");
+            let told = budget.used().in_one_line().expect("money");
             assert_eq!(cost_of(&counted, prices), budget.used().cost.expect("money").0, "a later run counts the same");
             (counted.model.to_string(), told)
         };
@@ -261,7 +261,7 @@ mod tests {
             let cost = lost.iter().chain([&ended]).map(|used| cost_of(used, &prices).units()).sum();
             assert_eq!(Money::from_units(cost), budget.used().cost.expect("money").0, "a later run counts the same");
             let next = budget.reserve(bounded(10, 10)).now_or_never().expect("at once").expect("fits");
-            (budget.used().words().expect("money"), next.expected().model.to_string())
+            (budget.used().in_one_line().expect("money"), next.expected().model.to_string())
         };
         let told = |spent: &str, next: &str| (format!("budget: {spent} of 1000.00 spent"), next.to_owned());
         assert_eq!(spent(1, vec![by("dear")], Some("m")), told("21.25", "dear"));
@@ -310,7 +310,9 @@ mod tests {
             let call = budget.reserve(bounded(10, 10)).now_or_never().expect("at once").expect("no end");
             let counted = call.answered_by(Some(by.clone())).settle(Some(tokens(10, 10)), || 0);
             let words = |prices: &Prices| {
-                Budget::new(Limits::default(), prices.clone(), std::slice::from_ref(&counted), false).used().words()
+                Budget::new(Limits::default(), prices.clone(), std::slice::from_ref(&counted), false)
+                    .used()
+                    .in_one_line()
             };
             assert_eq!(words(&one), Some(format!("1.25 spent{unpriced}")), "{by:?}");
             let known = table(&[("m", "in=62500,out=62500"), ("dear", "in=1000000,out=1000000")]);
@@ -338,7 +340,7 @@ mod tests {
         let told = used.beside((150, 200));
         assert_eq!(told.json()["cost"]["estimated"], 27.5, "a quarter of the 110 for input");
         let words = "230.00 spent; about 27.50 of it is estimated, for calls whose use is not known";
-        assert_eq!(told.words().as_deref(), Some(words));
+        assert_eq!(told.in_one_line().as_deref(), Some(words));
         assert_eq!(used.beside((200, 200)).json()["cost"]["estimated"], 0.0);
     }
 }

@@ -49,7 +49,7 @@ impl Longer {
     }
 
     /// What used more than was reserved for it, the largest part first; where it is several, each with its share.
-    pub(super) fn words(&self, purse: BudgetKind) -> String {
+    pub(super) fn describe(&self, purse: BudgetKind) -> String {
         let figures = |what: &str, Beyond { used, reserved, .. }: Beyond| {
             format!("{what} ({} tokens where {} were reserved)", text::count(used), text::count(reserved))
         };

@@ -115,7 +115,7 @@ fn a_budget_that_was_exceeded_is_called_so() {
     assert_eq!(used.describe().collect::<Vec<_>>(), ["3,010 of 1,000 tokens, 2,010 too many"]);
     assert_eq!(used.beside((10, 3_000)).json()["tokens"]["estimated"], 0);
     assert_eq!(
-        used.beside((0, 10)).words().as_deref(),
+        used.beside((0, 10)).in_one_line().as_deref(),
         Some(
             "budget: 3,010 of 1,000 tokens, 2,010 too many; 3,000 of the tokens are estimated, for calls whose use is not known"
         )
@@ -123,7 +123,7 @@ fn a_budget_that_was_exceeded_is_called_so() {
     let price: Prices = "in=1000000,out=500000".parse::<paceline_config::Price>().expect("a price").into();
     let used = Budget::new(Limits::default(), price, &before, false).used();
     assert_eq!(
-        used.beside((500, 200)).words().as_deref(),
+        used.beside((500, 200)).in_one_line().as_deref(),
         Some("700.00 spent; 100.00 of it is estimated, for calls whose use is not known")
     );
     assert_eq!(used.beside((500, 200)).json()["cost"]["estimated"], 100.0);
@@ -459,7 +459,7 @@ fn a_price_of_cached_input_that_no_answer_uses_is_told() {
     let price: Prices = "in=1000000,cached=500000,out=1000000".parse::<Price>().expect("a price").into();
     let of = |calls: u64, cached_tokens: u64, price: &Prices| {
         let used = ModelUsage { calls, tokens_in: 600, cached_tokens, ..ModelUsage::default() };
-        let words = Budget::new(Limits::default(), price.clone(), &[used], false).used().words();
+        let words = Budget::new(Limits::default(), price.clone(), &[used], false).used().in_one_line();
         words.is_some_and(|words| {
             words.ends_with("; no answer told of input read from a cache, so cached= changes nothing")
         })

@@ -57,7 +57,7 @@ impl Used {
     }
 
     /// In one line; none where nothing is bounded and no price is known.
-    pub(crate) fn words(&self) -> Option<String> {
+    pub(crate) fn in_one_line(&self) -> Option<String> {
         let mut words = self.describe().collect::<Vec<_>>().join(", ");
         self.estimated().into_iter().for_each(|estimated| words += &format!("; {estimated}"));
         if self.cost.is_some() && self.unpriced > 0 {
@@ -156,7 +156,7 @@ impl Budget {
         let ledger = self.ledger();
         let (used, before) = (ledger.used(purse), ledger.before.of(purse));
         let knows_calls = ledger.calls > 0;
-        let cause = if before > limit { "the runs before".to_owned() } else { ledger.longer.words(purse) };
+        let cause = if before > limit { "the runs before".to_owned() } else { ledger.longer.describe(purse) };
         drop(ledger);
         let unit = if purse == BudgetKind::JobCost { "" } else { " tokens" };
         let [least, enough] = [least, most].map(|needed| {
@@ -228,7 +228,7 @@ impl Budget {
         let Some((purse, limit)) = self.limits.all().find(exceeded) else { return };
         if !self.told_exceeded.swap(true, Ordering::Relaxed) {
             let [used, limit] = [ledger.used(purse), limit].map(|units| purse.amount(units));
-            let (flag, cause) = (purse.flag(), ledger.longer.words(purse));
+            let (flag, cause) = (purse.flag(), ledger.longer.describe(purse));
             tracing::warn!("{flag} {limit} is exceeded, by {cause}: {used} used, and what is in flight comes on top");
         }
     }

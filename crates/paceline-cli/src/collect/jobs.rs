@@ -58,14 +58,14 @@ fn table(jobs: &[JobStatus]) -> String {
             writeln!(table, "  {twice}").expect("a string takes everything");
         }
         for worker in &job.workers {
-            writeln!(table, "  {}", words(worker)).expect("a string takes everything");
+            writeln!(table, "  {}", describe(worker)).expect("a string takes everything");
         }
     }
     table
 }
 
 /// Who works, since when, and on how much.
-fn words(worker: &HostStatus) -> String {
+fn describe(worker: &HostStatus) -> String {
     let (name, blocks) = (text::printable(&worker.name), text::counted(worker.blocks, "block"));
     let since = text::moment(worker.since);
     match worker.lease {

@@ -75,7 +75,7 @@ pub(crate) async fn command(args: Args, quiet: bool) -> Result<Status, Failure> 
     let gathered = into_files(&store, &job.name, output, args.overwrite, quiet).await?;
     let forgets = args.forget && gathered.missing() == 0;
     let summary_output = SummaryOutput { as_json: args.json, quiet: quiet && gathered.missing() == 0, file: None };
-    let words = gathered.words(output);
+    let words = gathered.describe(output);
     summary_output.print(gathered.status(), || gathered.json(&job.name), &words)?;
     if forgets {
         forget(&store, job).await?;
@@ -122,7 +122,7 @@ impl Gathered {
     }
 
     /// For people: where each line of the input is.
-    fn words(&self, output: &Path) -> String {
+    fn describe(&self, output: &Path) -> String {
         let paths = Paths::beside(output);
         let (lines, succeeded) = (text::counted(self.lines, "line"), text::count(self.succeeded));
         let mut words = format!("{}  {lines}: {succeeded} succeeded ({})", self.status(), output.display());

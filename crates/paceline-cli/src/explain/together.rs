@@ -24,8 +24,8 @@ impl Together {
         Self {
             scope: dialect.scope(),
             gateway: upstream.and_then(|upstream| Some(upstream.via.as_ref()?.gateway.to_string())),
-            account: upstream.map(|upstream| words(&upstream.pacer.limits)).unwrap_or_default(),
-            tiers: tiers.map(|(name, limits)| (name.to_string(), words(limits))).collect(),
+            account: upstream.map(|upstream| describe(&upstream.pacer.limits)).unwrap_or_default(),
+            tiers: tiers.map(|(name, limits)| (name.to_string(), describe(limits))).collect(),
         }
     }
 
@@ -65,6 +65,6 @@ impl Together {
     }
 }
 
-fn words(limits: &Limits) -> Vec<String> {
+fn describe(limits: &Limits) -> Vec<String> {
     limits.quotas.iter().map(|quota| quota.dimension.per(quota.limit, quota.window)).collect()
 }

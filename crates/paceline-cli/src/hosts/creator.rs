@@ -61,7 +61,7 @@ impl Creator<'_> {
         }
         let job = match store.join(name, &settings).await.map_err(not_begun)? {
             Joined::Job(job) => job,
-            Joined::Differs(differences) => return Err(settings::refused(name, &settings::told(differences))),
+            Joined::Differs(differences) => return Err(settings::refused(name, &settings::displayed(differences))),
         };
         if !job.complete {
             self.load(&input, &job, &known).await?;

@@ -72,7 +72,7 @@ pub(super) fn differences(job: &SharedJob, calls: &Settings) -> Vec<(String, Str
 }
 
 /// The same for one that has.
-pub(super) fn told(differences: Vec<Difference>) -> Vec<(String, String, String)> {
+pub(super) fn displayed(differences: Vec<Difference>) -> Vec<(String, String, String)> {
     let value = |value: Option<String>| value.unwrap_or_else(|| "not set".to_owned());
     differences.into_iter().map(|found| (found.key, value(found.there), value(found.here))).collect()
 }

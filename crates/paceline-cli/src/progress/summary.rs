@@ -171,7 +171,7 @@ impl Summary<'_> {
                 "{answers} of this run ended at the limit on their tokens (such as max_tokens), not where the model was done"
             ));
         }
-        self.budget().words().into_iter().for_each(&mut line);
+        self.budget().in_one_line().into_iter().for_each(&mut line);
         // A single call waits for nothing.
         if let Some(oracle) = self.oracle().filter(|_| self.figures.ended_now > 1) {
             line(format!("within the known limits the fastest run would have taken {}", text::duration(oracle)));

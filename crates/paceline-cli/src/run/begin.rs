@@ -76,7 +76,7 @@ pub(super) fn tell_overwritten(args: &RunArgs, paths: &Paths) {
     if results > 0 {
         let config = JobConfig::read(&config);
         let used = Budget::new(config.budgets(), config.prices(), &usage, false).used();
-        let cost = used.words().map(|words| format!("; {words}")).unwrap_or_default();
+        let cost = used.in_one_line().map(|words| format!("; {words}")).unwrap_or_default();
         let deletes = if args.dry_run { "would delete" } else { "deletes" };
         tracing::warn!(
             "--overwrite {deletes} {} in {}, of {}{cost}",

@@ -86,14 +86,14 @@ fn keep_extract(args: &mut RunArgs, paths: &Paths, kept: &JobConfig) {
 /// Tells the prices that costs are counted with, and which of them can hardly be meant.
 fn tell_prices(args: &RunArgs, upstream: &Upstream) {
     if !upstream.prices.is_empty() && !args.dry_run {
-        tracing::info!("{}", words(&upstream.prices));
+        tracing::info!("{}", describe_prices(&upstream.prices));
     }
     let doubts = upstream.prices.iter().filter_map(|(_, price)| price.doubt().map(|doubt| (price, doubt)));
     doubts.take(1).for_each(|(price, doubt)| tracing::warn!("the price {price} is of a million tokens, and {doubt}"));
 }
 
 /// The prices in one line.
-pub(super) fn words(prices: &Prices) -> String {
+pub(super) fn describe_prices(prices: &Prices) -> String {
     let named = |(model, price): (&str, _)| match prices.is_one_for_all() {
         true => format!("{price}"),
         false => format!("{} {price}", text::printable(model)),

@@ -166,7 +166,7 @@ pub(super) fn describe(
     if counts.tokens_in + counts.tokens_out > 0 {
         line(format!("{} tokens in, {} out", number(counts.tokens_in), number(counts.tokens_out)));
     }
-    budget.words().into_iter().for_each(&mut line);
+    budget.in_one_line().into_iter().for_each(&mut line);
     text::held(counts.held, "--retry-failed", counts.failed - counts.held).into_iter().for_each(&mut line);
     let is_over = counts.waiting + counts.in_flight == 0;
     // Where nothing is left to send, nothing of it can be in flight, wait or be held; where no run works, it can be held.

@@ -306,7 +306,7 @@ impl ClosedScope {
     }
 
     /// Why an item of it waits: `a.example is stopped since ...: ...`.
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let since =
             self.refusals.since_ms.map(|since| format!(" since {}", text::moment(Timestamp::from_millis(since))));
         let reason = self.refusals.told_with(&self.reason);

@@ -132,11 +132,11 @@ fn as_text(
     let mut text = format!("{}\n", text::printable(&item.key));
     let mut line = |name: &str, description: &str| text::wrapped(&mut text, &format!("  {name:<9} "), description);
     line("state", &state(item, groups));
-    stopped.into_iter().for_each(|stopped| line("", &stopped.told()));
+    stopped.into_iter().for_each(|stopped| line("", &stopped.describe()));
     line("group", &format!("{}, priority {}", item.group, item.priority));
     line("sends", &sends(item));
-    line("added", &added(item, events).told());
-    first_try(item, events).into_iter().for_each(|first| line("first try", &first.told()));
+    line("added", &added(item, events).describe());
+    first_try(item, events).into_iter().for_each(|first| line("first try", &first.describe()));
     item.ended.into_iter().for_each(|at| line("ended", &text::moment(at)));
     item.deadline
         .into_iter()
@@ -175,7 +175,7 @@ struct Known {
 }
 
 impl Known {
-    fn told(self) -> String {
+    fn describe(self) -> String {
         text::moment(self.at) + if self.or_before { " or before" } else { "" }
     }
 }

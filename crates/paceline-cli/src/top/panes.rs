@@ -233,5 +233,5 @@ fn limit(quota: &Quota, origin: &str, now: Timestamp) -> String {
     let again = quota.next_free.as_deref().and_then(text::instant).map(|free| free.saturating_since(now));
     let again = again.filter(|left| quota.remaining == 0 && !left.is_zero()).map(shortly);
     let again = again.map_or_else(String::new, |left| format!(", room again in {left}"));
-    format!("limit {} ({origin}): {} left{again}", quota.words(), text::count(quota.remaining))
+    format!("limit {} ({origin}): {} left{again}", quota.describe(), text::count(quota.remaining))
 }

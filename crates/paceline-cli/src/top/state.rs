@@ -71,7 +71,7 @@ pub(super) struct Quota {
 
 impl Quota {
     /// As in `500 requests per minute`.
-    pub(super) fn words(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         let window = self.window_s.map(|seconds| match seconds as u64 {
             1 => "second".to_owned(),
             60 => "minute".to_owned(),

@@ -132,7 +132,7 @@ impl Why {
 
 impl Down {
     /// What is the matter, as a clause.
-    pub(crate) fn words(&self, now: Instant) -> String {
+    pub(crate) fn describe(&self, now: Instant) -> String {
         let what = match (&self.scope, self.refuses) {
             (None, true) => "the upstream has refused every call for",
             (None, false) => "the upstream has answered no call for",
@@ -212,7 +212,7 @@ impl Outages {
     /// Why calls fail at present: all that are called of the upstream (none), and those of each scope.
     pub(crate) fn faults(&self, now: Instant) -> BTreeMap<Option<Arc<str>>, Fault> {
         let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        let fault = |down: Down| (down.scope.clone(), Fault { since: down.since, words: down.words(now).into() });
+        let fault = |down: Down| (down.scope.clone(), Fault { since: down.since, words: down.describe(now).into() });
         let tested = rows.tested.iter().filter(|(_, (until, _))| *until > now);
         let tested = tested.map(|(scope, (_, fault))| (scope.clone(), fault.clone()));
         rows.down(now).into_iter().map(fault).chain(tested).collect()

@@ -70,7 +70,7 @@ impl Plan {
             so_far.into_iter().for_each(|so_far| line(format!("as answers so far cost: about {so_far}")));
         }
         if !upstream.prices.is_empty() {
-            line(kept::words(&upstream.prices));
+            line(kept::describe_prices(&upstream.prices));
         }
         let models = || self.models.iter().map(|model| &**model);
         budget::one_price(&upstream.prices, models()).into_iter().for_each(&mut line);

@@ -47,7 +47,7 @@ impl Hosts {
     }
 
     /// What a run needs to send to all of them; none where one address may be enough.
-    pub(super) fn words(&self) -> Option<String> {
+    pub(super) fn describe(&self) -> Option<String> {
         let named: Vec<&str> = self.0.iter().take(NAMED).map(String::as_str).collect();
         let more = if self.0.len() > NAMED { ", ..." } else { "" };
         (self.0.len() > 1).then(|| {
@@ -70,12 +70,12 @@ mod tests {
         for payload in [r#"{"url":"https://a.example/1"}"#, r#"{"url":"https://A.example/2"}"#, "7", r#"{"url":"/b"}"#]
         {
             hosts.note(payload);
-            assert_eq!(hosts.words(), None, "{payload}");
+            assert_eq!(hosts.describe(), None, "{payload}");
         }
         for n in 0..4 {
             hosts.note(&format!(r#"{{"method":"GET","url":"http://b{n}.example:81/"}}"#));
         }
-        let words = hosts.words().expect("five");
+        let words = hosts.describe().expect("five");
         assert!(
             words.contains("(a.example, b0.example:81, b1.example:81, ...)") && words.contains("--scope host"),
             "{words}"

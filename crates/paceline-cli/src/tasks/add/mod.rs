@@ -162,7 +162,7 @@ async fn add_all(store: &dyn WorkStore, mut items: Items, quiet: bool) -> Result
         bar.set_position(items.position());
     }
     bar.finish_and_clear();
-    if let Some(words) = hosts.words() {
+    if let Some(words) = hosts.describe() {
         tracing::info!("{}", text::printable(&words));
     }
     Ok(tally)

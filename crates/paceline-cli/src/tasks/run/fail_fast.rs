@@ -454,7 +454,7 @@ impl Watch {
         };
         let which = if are_first { "first" } else { "last" };
         let held = keys.intersection(&self.held).count();
-        SameFailure { which, items: keys.len(), held, advice, message: same_failure::told(*status, message) }
+        SameFailure { which, items: keys.len(), held, advice, message: same_failure::describe(*status, message) }
     }
 
     fn disarm(&mut self) {

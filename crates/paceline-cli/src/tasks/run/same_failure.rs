@@ -46,7 +46,7 @@ pub(super) fn is_redirect(status: Option<u16>) -> bool {
 
 /// The failure as it is told of many items: its status, and of a redirect where it leads, without the advice for callers of one
 /// address.
-pub(super) fn told(status: Option<u16>, message: &str) -> String {
+pub(super) fn describe(status: Option<u16>, message: &str) -> String {
     let to = message.split_once(REDIRECTS).filter(|_| is_redirect(status)).map_or(message, |(to, _)| to);
     match status.filter(|status| !to.contains(&status.to_string())) {
         Some(status) => format!("{status}: {to}"),
@@ -61,9 +61,9 @@ mod tests {
     #[test]
     fn of_many_items_the_status_is_told_and_where_a_redirect_leads() {
         let moved = "answered with a redirect to https://new.example/in; redirects are not followed, for the key would go there; ...";
-        assert_eq!(told(Some(301), moved), "301: answered with a redirect to https://new.example/in");
-        assert_eq!(told(Some(410), "gone"), "410: gone");
-        assert_eq!(told(Some(410), "status 410, no message"), "status 410, no message");
-        assert_eq!(told(None, "exit code 1"), "exit code 1");
+        assert_eq!(describe(Some(301), moved), "301: answered with a redirect to https://new.example/in");
+        assert_eq!(describe(Some(410), "gone"), "410: gone");
+        assert_eq!(describe(Some(410), "status 410, no message"), "status 410, no message");
+        assert_eq!(describe(None, "exit code 1"), "exit code 1");
     }
 }

@@ -304,7 +304,7 @@ impl StoppedScopes {
     }
 
     /// What stopped them, for people, else which flag is missing: `a.example is stopped: ...`.
-    pub(super) fn words(&self) -> Option<String> {
+    pub(super) fn describe(&self) -> Option<String> {
         let stopped = self.lock();
         let Some(first) = stopped.scopes.values().next() else { return stopped.lacks.clone() };
         let named: Vec<&str> = stopped.scopes.keys().take(NAMED).map(|scope| &**scope).collect();

@@ -131,7 +131,7 @@ impl Ran {
             let same = self.same.as_ref().map(ToString::to_string);
             let stopped = same.or_else(|| self.stop.as_ref().map(ToString::to_string)).or_else(|| {
                 self.stopped_scopes
-                    .words()
+                    .describe()
                     .filter(|_| self.scopes_ended_it().is_some() || self.summary.ended == EndReason::Done)
             });
             let why = stopped.map(|why| text::printable(&why).into_owned());

@@ -23,9 +23,9 @@ async fn a_person_opens_the_scope_of_the_item_that_is_sent_for_and_no_other() {
     ["one", "two"].into_iter().for_each(|scope| stopped.stop(scope, Why::Account, "no"));
     assert!(keeps_back(&items[0], "one") && keeps_back(&items[1], "two"));
     assert!(!keeps_back(&sent_for(&items[0], 1), "one") && !keeps_back(&items[1], "one"), "open for all of it");
-    assert!(stopped.words().is_some_and(|words| words == "two is stopped: no"));
+    assert!(stopped.describe().is_some_and(|words| words == "two is stopped: no"));
     assert!(!keeps_back(&sent_for(&items[1], 1), "two"), "sent for, too");
-    assert_eq!((stopped.words(), stopped.why()), (None, None));
+    assert_eq!((stopped.describe(), stopped.why()), (None, None));
     stopped.stop("one", Why::SameFailure, "no");
     stopped.leaves("a", "one");
     assert!(keeps_back(&sent_for(&items[0], 0), "one"), "sent for before that");
