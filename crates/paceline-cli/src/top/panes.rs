@@ -102,7 +102,7 @@ impl Pane {
 }
 
 fn decisions(seen: &Seen<'_>) -> Vec<String> {
-    let line = |decision: &super::state::Decision| {
+    let line = |decision: &super::state::NotedDecision| {
         let at = decision.at().map(text::clock).unwrap_or_default();
         let of = decision.scope.as_deref().unwrap_or(&decision.upstream);
         let times =

@@ -19,7 +19,7 @@ pub(super) struct Changes {
     first: bool,
     gone: Vec<(String, String)>,
     scopes: Vec<Scope>,
-    decisions: Option<Vec<Decision>>,
+    decisions: Option<Vec<NotedDecision>>,
     clients: Option<Vec<Client>>,
     jobs: Option<Vec<Job>>,
     batches: Option<Vec<Batch>>,
@@ -163,7 +163,7 @@ pub(super) struct LearntRate {
 
 /// A decision about a call that did not simply succeed.
 #[derive(Debug, Deserialize)]
-pub(super) struct Decision {
+pub(super) struct NotedDecision {
     at: String,
     pub(super) upstream: String,
     pub(super) scope: Option<String>,
@@ -171,7 +171,7 @@ pub(super) struct Decision {
     pub(super) times: u64,
 }
 
-impl Decision {
+impl NotedDecision {
     /// When it was made.
     pub(super) fn at(&self) -> Option<Timestamp> {
         text::instant(&self.at)
@@ -270,7 +270,7 @@ pub(super) type Place = (String, String);
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) scopes: BTreeMap<Place, Scope>,
-    pub(super) decisions: Vec<Decision>,
+    pub(super) decisions: Vec<NotedDecision>,
     pub(super) clients: Vec<Client>,
     pub(super) jobs: Vec<Job>,
     pub(super) batches: Vec<Batch>,

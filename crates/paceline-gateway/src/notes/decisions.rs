@@ -21,13 +21,13 @@ pub(crate) struct Decisions(Mutex<Kept>);
 
 #[derive(Debug, Default)]
 struct Kept {
-    last: VecDeque<Decision>,
+    last: VecDeque<NotedDecision>,
     /// All that there were.
     count: u64,
 }
 
 #[derive(Debug)]
-struct Decision {
+struct NotedDecision {
     at: Timestamp,
     scope: Option<Arc<str>>,
     /// A class, or the code of a refusal.
@@ -43,7 +43,7 @@ impl Decisions {
         cut(&mut text);
         let (kept, at) = (&mut *self.kept(), clock::wall());
         kept.count += 1;
-        let same = |last: &Decision| {
+        let same = |last: &NotedDecision| {
             last.kind == kind && last.scope.as_ref() == scope && at.saturating_since(last.at) < CLOSELY
         };
         let before = kept.last.iter().rposition(same).and_then(|place| kept.last.remove(place));
@@ -51,7 +51,7 @@ impl Decisions {
             kept.last.pop_front();
         }
         let times = before.map_or(1, |before| before.times + 1);
-        kept.last.push_back(Decision { at, scope: scope.map(Arc::clone), kind, text, times });
+        kept.last.push_back(NotedDecision { at, scope: scope.map(Arc::clone), kind, text, times });
     }
 
     /// How many there were: it changes with each.
@@ -61,8 +61,8 @@ impl Decisions {
 
     /// Those that are kept, the last first.
     pub(crate) fn json(&self, upstream: &str) -> Vec<Value> {
-        let decision = |decision: &Decision| {
-            let Decision { at, scope, kind, text, times } = decision;
+        let decision = |decision: &NotedDecision| {
+            let NotedDecision { at, scope, kind, text, times } = decision;
             json!({
                 "at": at.to_string(),
                 "upstream": upstream,

@@ -378,9 +378,7 @@ impl State {
         let mut next = Some(first);
         while let Some(event) = next.take().or_else(|| self.pacer.poll_event()) {
             match event {
-                Event::Granted { ticket, probe } if Some(ticket) == mine => {
-                    decided = Some(Ok(WaitEnd::Granted(probe)))
-                }
+                Event::Granted { ticket, probe } if Some(ticket) == mine => decided = Some(Ok(WaitEnd::Granted(probe))),
                 Event::Granted { ticket, probe } => self.grant(driver, ticket, probe, notifications),
                 Event::Expired { ticket, earliest, .. } if Some(ticket) == mine => {
                     let needed = earliest.map(|earliest| earliest - now);
