@@ -105,7 +105,8 @@ impl Clocks {
 
 /// Restores the holds of earlier runs: they last until their time, by `clocks` also where the wall clock was set meanwhile. A
 /// stop waited for a person, and a person has started this run: it is tried again, and comes back with the first answer if
-/// nothing has changed. One of a scope of which this run sends nothing stays for the run that does. Returns whose stops are tried.
+/// nothing has changed. One of a scope of which this run sends nothing stays for the run that does. Returns whose stops are
+/// tried.
 ///
 /// # Errors
 /// An error of the journal.

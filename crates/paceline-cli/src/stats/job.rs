@@ -24,6 +24,16 @@ const SHOWN: usize = 10;
 /// A snapshot that is older says so: a run writes one twice a second, less often where there are many scopes.
 const OLD: Duration = Duration::from_secs(2);
 
+/// What went wrong with calls.
+fn call_details(counts: &JobCounts, snapshot: &Value) -> String {
+    let of_run = &snapshot["account"]["totals"];
+    let used_up = &of_run["by_class"][Class::QuotaExhausted.as_str()];
+    // The limiter counts the calls of its run alone.
+    let is_all = of_run["sends"].as_u64().is_none_or(|sends| sends >= counts.totals.calls);
+    let run = if is_all { "" } else { " in the last run" };
+    text::call_details(&counts.totals, used_up.as_u64().unwrap_or(0), run)
+}
+
 /// Calls in flight and items that wait. The journal counts claimed items, most of which wait for a permit; the snapshot
 /// knows the calls, but a crash leaves it behind. Before the first one all calls that were noted are in flight.
 fn under_way(counts: &JobCounts, snapshot: &Value, running: bool) -> (u64, u64) {
@@ -154,12 +164,7 @@ pub(super) fn describe(
         number(in_flight),
         number(waiting),
     ));
-    let of_run = &snapshot["account"]["totals"];
-    let used_up = &of_run["by_class"][Class::QuotaExhausted.as_str()];
-    // The limiter counts the calls of its run alone.
-    let is_all = of_run["sends"].as_u64().is_none_or(|sends| sends >= counts.totals.calls);
-    let run = if is_all { "" } else { " in the last run" };
-    let details = text::call_details(&counts.totals, used_up.as_u64().unwrap_or(0), run);
+    let details = call_details(counts, snapshot);
     let colon = if details.is_empty() { "" } else { ": " };
     let calls = text::calls(counts, running);
     line(format!("{calls}{colon}{details}"));

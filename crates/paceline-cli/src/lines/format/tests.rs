@@ -85,10 +85,8 @@ fn fields_are_checked_before_anything_is_sent() {
         assert_eq!(error(Provider::Generic, line), format!("line 7: {expected}"));
     }
     let error = batch(Provider::Generic).read(b"{\"a\":\"\xff\"}", 7).expect_err("no text");
-    assert_eq!(
-        error.to_string(),
-        "line 7: invalid_json_line: not UTF-8 at column 7; save the file as UTF-8 (iconv -f latin1 -t utf-8)"
-    );
+    let told = "line 7: invalid_json_line: not UTF-8 at column 7; save the file as UTF-8 (iconv -f latin1 -t utf-8)";
+    assert_eq!(error.to_string(), told);
 }
 
 #[test]
