@@ -198,7 +198,7 @@ impl Converter {
             // One that cannot be asked is told by itself.
             gaps.see(place, gap.filter(|_| !request.contains_key(INVALID_ROW)));
             // Blank lines are nothing. With them a request stands in the line of its row, by which errors and ids name it.
-            let mut line = vec![b'\n'; usize::try_from(place.line - 1 - lines).unwrap_or_default()];
+            let mut line = vec![b'\n'; usize::try_from(place.line.saturating_sub(lines + 1)).unwrap_or_default()];
             serde_json::to_writer(&mut line, &request).expect("it was made of JSON");
             line.push(b'\n');
             (copied, lines) = (copied + line.len() as u64, place.line);

@@ -81,6 +81,8 @@ struct Quotes<R> {
     opened: u64,
     /// The next byte that ends no line begins a record.
     between: bool,
+    /// The last byte was a `\r` that ended a line: a `\n` behind it belongs to that end.
+    returned: bool,
     /// The lines in which the records begin that were read ahead. The parser counts another line where `\r` precedes `\n`, or
     /// where blank lines precede a record.
     starts: VecDeque<u64>,
@@ -108,7 +110,7 @@ enum WrongQuote {
 
 impl<R> Quotes<R> {
     const fn of(from: R) -> Self {
-        Self { from, state: Quote::Start, line: 1, opened: 1, between: true, starts: VecDeque::new() }
+        Self { from, state: Quote::Start, line: 1, opened: 1, between: true, returned: false, starts: VecDeque::new() }
     }
 
     fn follow(&mut self, byte: u8) -> Result<(), WrongQuote> {
@@ -117,6 +119,9 @@ impl<R> Quotes<R> {
             self.starts.push_back(self.line);
         }
         self.between = ends_line && (self.between || self.state != Quote::Open);
+        let returns = byte == b'\r' && self.state != Quote::Open;
+        let line = self.line + u64::from(returns || byte == b'\n' && !self.returned);
+        self.returned = returns;
         self.state = match (self.state, byte) {
             (Quote::Open, b'"') => Quote::Closed,
             (Quote::Open, _) => Quote::Open,
@@ -131,7 +136,7 @@ impl<R> Quotes<R> {
             (Quote::Start, 0xEF | 0xBB | 0xBF) if self.line == 1 => Quote::Start,
             (Quote::Start | Quote::Bare, _) => Quote::Bare,
         };
-        self.line += u64::from(byte == b'\n');
+        self.line = line;
         Ok(())
     }
 }

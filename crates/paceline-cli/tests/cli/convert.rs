@@ -80,6 +80,8 @@ fn a_row_is_named_by_its_line() {
             "id,prompt\r\na,\"one\r\n\"\r\na,two\r\n",
             "line 4: duplicate_custom_id: custom_id: the same as in line 2",
         ),
+        // As spreadsheets of old Macs write it.
+        ("in.csv", "id,prompt\ra,\"one\r\n\"\r\rb,\r", "line 5: invalid_row: row 2: its prompt is empty"),
         ("in.jsonl", "{\"id\":1,\"prompt\":\"a\"}\n\n{\"id\":1,\"prompt\":\"b\"}\n", "line 3: duplicate_custom_id"),
     ] {
         let (job, flags) = (job_of(name, text), [&CHAT[..], &["--prompt-template", "{{ prompt }}"]].concat());
