@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use paceline::{Clock, Instant, Limiter, clock};
 use paceline_config::Upstream;
@@ -72,8 +73,11 @@ pub(crate) async fn command(mut args: RunArgs, everywhere: &Everywhere) -> Resul
     let kept = Kept::for_the_end();
     let headers = key_as_value::headers(&upstream)?;
     let done = tokio::task::block_in_place(|| done::check(&args, &upstream))?;
-    let lock = RunLock::take(&paths).map_err(load::refused)?;
     let outline = Outline::of(&args, &upstream, &paths);
+    let lock = match RunLock::take(&paths).map_err(load::refused) {
+        Err(Failure::DiskFull(message)) => return outline.print_full(message, Duration::ZERO, everywhere.quiet),
+        lock => lock?,
+    };
     let preparing = LoadGuard::watch(&paths, outline.clone().of_interrupted(everywhere.quiet))?;
     output::try_summary(args.summary.as_deref())?;
     let clock = Clock::new();
@@ -81,9 +85,7 @@ pub(crate) async fn command(mut args: RunArgs, everywhere: &Everywhere) -> Resul
     let opening = begin::open(&args, &paths, &mut upstream, lock, &preparing, &done);
     let (input, mock, format, job, hosts) = match opening.await {
         Err(Failure::DiskFull(message)) => {
-            let stop = StopReason::DiskFull { message };
-            stop.announce(Some(0));
-            return outline.print(&stop, clock.now() - began, everywhere.quiet);
+            return outline.print_full(message, clock.now() - began, everywhere.quiet);
         }
         opened => opened?,
     };
@@ -163,11 +165,7 @@ impl Run<'_> {
         let outline = || Outline::of(self.args, self.upstream, self.paths).of_begun();
         let took = self.clock.now() - self.began;
         match ended {
-            Err(Failure::DiskFull(message)) => {
-                let stop = StopReason::DiskFull { message };
-                stop.announce(Some(0));
-                outline().print(&stop, took, self.quiet)
-            }
+            Err(Failure::DiskFull(message)) => outline().print_full(message, took, self.quiet),
             Err(failure @ (Failure::Interrupted(_) | Failure::Lost(_))) => {
                 outline().print(&StopReason::Error { message: failure.to_string() }, took, self.quiet)?;
                 Err(failure)

@@ -60,6 +60,16 @@ impl Outline {
         move || self.print(&StopReason::Interrupted, clock.now() - began, quiet)
     }
 
+    /// Tells that the disk is full, and prints it.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn print_full(&self, message: String, elapsed: Duration, quiet: bool) -> Result<Status, Failure> {
+        let stop = StopReason::DiskFull { message };
+        stop.announce(Some(0));
+        self.print(&stop, elapsed, quiet)
+    }
+
     /// Prints it.
     ///
     /// # Errors

@@ -183,13 +183,17 @@ fn a_disk_without_room_for_the_errors_file_ends_a_run_with_its_summary() {
         until test -s left; do :; done
         until ! touch disk/more-$((n += 1)) 2> /dev/null; do :; done
         wait $run; test $? = 3 || exit 98
-        rm disk/more-*; job --summary kept/second.json 2> kept/second; code=$?";
+        mount -t tmpfs -o size=8m,nr_inodes=1 tmpfs disk
+        job --summary kept/none.json 2> kept/none; test $? = 3 || exit 97
+        umount disk; rm disk/more-*; job --summary kept/second.json 2> kept/second; code=$?";
     let (output, _) = on_a_small_disk(&job, "--concurrency 1 --stop-after-same 0", script, &server);
     let read = |name: &str| std::fs::read_to_string(job.path(name)).unwrap_or_default();
     let (first, second) = (read("kept/first"), read("kept/second"));
     assert_eq!(output.status.code(), Some(1), "{first} {second} {output:?}");
-    let summary: Value = serde_json::from_str(&read("kept/first.json")).expect("JSON");
-    assert_eq!((&summary["status"], &summary["stopped"]), (&json!("DEFERRED"), &json!("disk_full")), "{first}");
+    for file in ["first", "none"] {
+        let summary: Value = serde_json::from_str(&read(&format!("kept/{file}.json"))).expect("JSON");
+        assert_eq!((&summary["status"], &summary["stopped"]), (&json!("DEFERRED"), &json!("disk_full")), "{file}");
+    }
     assert!(
         first.contains("DEFERRED") && first.contains("free some space, then run the same command again"),
         "{first}"
