@@ -452,8 +452,8 @@ fn answers_that_are_cut_short_under_way_end_no_run_as_a_success() {
             Reply::ok()
         });
         let flags = ["--concurrency", "1", "--pace", "none", "-o", "out.jsonl"];
-        let (code, log) = finish(command(&store, &server).args(flags));
-        assert_eq!(code, 3, "{log}");
+        let Ran { code, summary, log } = ran(command(&store, &server).args(flags));
+        assert_eq!((code, &summary["status"], &summary["stopped"]), (3, &json!("DEFERRED"), &json!("error")), "{log}");
         assert!(log.contains("was removed, replaced or cut short") && !log.contains("SUCCESS"), "{log}");
         assert_eq!(std::fs::read(answers).expect("the answers"), b"");
         assert_eq!(server.count(), if last { 4 } else { 2 }, "it stops at once");
