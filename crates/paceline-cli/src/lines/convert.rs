@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use crate::exit::Failure;
 use crate::lines::asked::{Additions, Shape};
 use crate::lines::columns;
-use crate::lines::doubts::{FirstLines, Gaps};
+use crate::lines::doubts::{FirstLines, Gaps, one_line};
 use crate::lines::filters;
 use crate::lines::table::{self, Error, Place};
 use crate::run_args::FormatFlag;
@@ -207,7 +207,8 @@ impl Converter {
         match self.rows {
             Rows::Csv => table::each_record(from, |names| self.check_header(names), put)?,
             Rows::Text => each_line(from, |line, text| {
-                put(Place { row: None, line }, text.map(|text| Map::from_iter([(PROMPT.to_owned(), text.into())])))
+                let row = |text: &str| Map::from_iter([(PROMPT.to_owned(), text.into())]);
+                put(Place { row: None, line }, text.and_then(one_line).map(row))
             })?,
             Rows::Json => each_line(from, |line, text| {
                 if self.guessed {

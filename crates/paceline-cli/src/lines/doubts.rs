@@ -3,6 +3,16 @@
 use crate::lines::table::{Error, Place};
 use crate::text;
 
+/// Refuses a line within which others end: all of them would be one prompt.
+pub(super) fn one_line(text: &str) -> Result<&str, String> {
+    match text.contains('\r') {
+        true => {
+            Err("a carriage return stands within the line; end each line with a line feed (tr '\\r' '\\n')".to_owned())
+        }
+        false => Ok(text),
+    }
+}
+
 /// Refuses an input whose first lines are no JSON objects at all, where nothing said that it has any: each of its lines would be
 /// wrong.
 #[derive(Default)]

@@ -82,6 +82,7 @@ fn a_row_is_named_by_its_line() {
         ),
         // As spreadsheets of old Macs write it.
         ("in.csv", "id,prompt\ra,\"one\r\n\"\r\rb,\r", "line 5: invalid_row: row 2: its prompt is empty"),
+        ("in.txt", "one\rtwo\r\n", "line 1: invalid_row: a carriage return stands within the line; end each line with"),
         ("in.jsonl", "{\"id\":1,\"prompt\":\"a\"}\n\n{\"id\":1,\"prompt\":\"b\"}\n", "line 3: duplicate_custom_id"),
     ] {
         let (job, flags) = (job_of(name, text), [&CHAT[..], &["--prompt-template", "{{ prompt }}"]].concat());
