@@ -18,8 +18,11 @@ function cell(text, numeric) {
 }
 
 function fill(id, rows, none) {
+  // For screens that are too narrow for a table.
+  const labels = Array.from(by(id).closest("table").querySelectorAll("th"), (heading) => heading.textContent);
   for (const cells of rows.length ? rows : [[cell(none)]]) {
     const row = document.createElement("tr");
+    if (rows.length) cells.forEach((each, place) => { if (each.textContent) each.dataset.label = labels[place]; });
     row.append(...cells);
     by(id).append(row);
   }

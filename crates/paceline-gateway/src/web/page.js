@@ -1,7 +1,7 @@
 // The page of a gateway: draws what follow.js keeps.
 
 import { UpstreamCards } from "./cards.js";
-import { answers, badge, count, clockTime, duration, element, fleet, limit, money, plain, refused, sentence, setText, state as stateName, title } from "./words.js";
+import { answers, badge, client as clientName, count, clockTime, duration, element, fleet, limit, money, plain, refused, sentence, setText, state as stateName, title } from "./words.js";
 import { follow, keyHeaders, Refused, State } from "./follow.js";
 
 const $ = (id) => document.getElementById(id);
@@ -251,7 +251,7 @@ function drawChosen() {
     ["State", stateName(scope)],
     ["In flight", `${count(scope.concurrency.in_flight)} of ${count(scope.concurrency.current_limit)}`],
     ["Waiting", `${count(queue.interactive)} interactive, ${count(queue.batch)} batch`],
-    ["Waiting by client", clients.slice(0, 4).map((client) => `${client.client} ${count(client.waiting)}`).join(", ") || "none"],
+    ["Waiting by client", clients.slice(0, 4).map((client) => `${clientName(client.client)} ${count(client.waiting)}`).join(", ") || "none"],
     ["Calls in all", count(scope.totals.sends)],
     ["429 and 503 in all", `${count(scope.totals.by_class.throttled + scope.totals.by_class.quota_exhausted)} and ${count(scope.totals.by_class.overloaded)}`],
   ];

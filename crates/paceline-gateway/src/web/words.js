@@ -66,6 +66,9 @@ export const limit = (quota) => `${count(quota.limit)} ${quota.dimension}${quota
 
 export const title = (scope) => plain(scope.name ? `${scope.upstream}: ${scope.name}` : `${scope.upstream}: the whole account`);
 
+// A client without a name is told by the print of its key, of which the beginning is enough beside others.
+export const client = (name) => (/^[0-9a-f]{16}$/.test(name) ? `${name.slice(0, 8)}…` : name);
+
 // Of the last minute.
 export const refused = (scope) => scope.last_minute.throttled + scope.last_minute.overloaded;
 export const answers = (scope) => scope.last_minute.succeeded + refused(scope);
