@@ -4,7 +4,7 @@
 //! over night finds its waits over in the morning. Dates that servers send are compared with [`wall`], which may jump
 //! and therefore decides nothing by itself.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use paceline_core::{Instant, Timestamp};
@@ -51,6 +51,8 @@ pub struct Clock {
     /// The latest that the clock can have shown before it was set. A counter that was fast is set back by that: until the time
     /// has come again, the clock stands still.
     shown: AtomicU64,
+    /// A thread sets the clock: another one goes on with what it has read.
+    is_being_set: AtomicBool,
     /// What the counter showed when the clock asked last whether the machine had slept; long ago where Tokio's clock is paused.
     asked_at: AtomicU64,
 }
@@ -78,6 +80,7 @@ impl Clock {
             set_at: AtomicU64::new(0),
             ahead: AtomicU64::new(0),
             shown: AtomicU64::new(0),
+            is_being_set: AtomicBool::new(false),
             asked_at: AtomicU64::new(u64::MAX - AWAKE),
         };
         clock.set();
@@ -130,10 +133,16 @@ impl Clock {
         let believed = if began_anew { latest } else { counted.max(set_at).min(latest) };
         let shown = believed.wrapping_add(self.ahead.load(Ordering::Relaxed));
         let shown = shown.max(self.shown.fetch_max(shown, Ordering::Relaxed));
-        self.ahead.store(now.as_nanos().wrapping_sub(counted), Ordering::Relaxed);
         let is_real = self.is_real();
-        let believed = if is_real { counted } else { counted.wrapping_sub(BELIEVED) };
-        self.set_at.store(believed, Ordering::Release);
+        if !self.is_being_set.swap(true, Ordering::Acquire) {
+            // Where another thread has set it since, these readings are older.
+            if self.set_at.load(Ordering::Relaxed) == set_at {
+                self.ahead.store(now.as_nanos().wrapping_sub(counted), Ordering::Relaxed);
+                let believed = if is_real { counted } else { counted.wrapping_sub(BELIEVED) };
+                self.set_at.store(believed, Ordering::Release);
+            }
+            self.is_being_set.store(false, Ordering::Release);
+        }
         (now.max(Instant::from_nanos(shown)), is_real)
     }
 
@@ -238,6 +247,23 @@ mod tests {
         let shown = clock.shown.load(Ordering::Relaxed);
         let latest = ORIGIN + tokio_now().saturating_duration_since(clock.origin);
         assert!(shown <= latest.as_nanos() + AT_ONCE, "{} ns ahead", shown - latest.as_nanos());
+    }
+
+    #[test]
+    fn of_two_threads_that_set_the_clock_at_once_the_older_reading_changes_nothing() {
+        let clock = Clock::new();
+        let late = clock.read_both();
+        // Interrupted between its two readings, as late as the clock may be.
+        let late = Readings { awake: late.awake.saturating_sub(Duration::from_millis(5)), ..late };
+        clock.set();
+        let set = |clock: &Clock| [&clock.ahead, &clock.set_at].map(|atomic| atomic.load(Ordering::Relaxed));
+        let before = set(&clock);
+        clock.set_by(late);
+        assert_eq!(set(&clock), before);
+        // Nor does one that comes while another thread is at it.
+        clock.is_being_set.store(true, Ordering::Relaxed);
+        clock.set();
+        assert_eq!(set(&clock), before);
     }
 
     #[tokio::test(start_paused = true)]
