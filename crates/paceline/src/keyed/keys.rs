@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
@@ -21,7 +21,7 @@ const SHARDS: usize = 4;
 
 /// What a key's counts are.
 pub(super) trait Form {
-    type Count;
+    type Count: Clone;
 
     /// The counts of a pacer, for a key that leaves it; unused ones for a new key.
     fn reduced(&self, counts: LimitCounts) -> Self::Count;
@@ -122,9 +122,13 @@ pub(super) struct Keys<K, F: Form> {
     fresh: LimitCounts,
     hasher: RandomState,
     shards: Shards<K, F::Count>,
-    /// The number of the next scope. Scopes are numbered: a key may be a secret, and names are logged.
+    /// The number of the next scope.
     scopes: AtomicU64,
+    /// What a key is called beside that number: by default nothing, for a key may be a secret, and names are logged.
+    names: OnceLock<Names<K>>,
 }
+
+pub(super) type Names<K> = Box<dyn Fn(&K) -> String + Send + Sync>;
 
 type Shards<K, Count> = Box<[Mutex<Shard<K, Count>>]>;
 
@@ -142,7 +146,13 @@ impl<K: Hash + Eq + Clone, F: Form> Keys<K, F> {
         let shard = || Shard { counts: HashTable::new(), sweep_at: FEWEST, scopes: HashMap::new(), release_at: FEWEST };
         let shards = (0..(SHARDS * processors).next_power_of_two()).map(|_| Mutex::new(shard())).collect();
         let (hasher, scopes) = (RandomState::new(), AtomicU64::new(1));
-        Ok(Self { form, fresh: LimitCounts::new(limits)?, hasher, shards, scopes })
+        let names = OnceLock::new();
+        Ok(Self { form, fresh: LimitCounts::new(limits)?, hasher, shards, scopes, names })
+    }
+
+    /// The first names stay.
+    pub(super) fn set_names(&self, names: Names<K>) {
+        drop(self.names.set(names));
     }
 
     pub(super) fn len(&self) -> usize {
@@ -184,6 +194,25 @@ impl<K: Hash + Eq + Clone, F: Form> Keys<K, F> {
         if admit.is_now() { Counted::Taken } else { Counted::Full { now, admit } }
     }
 
+    /// What its limits would answer a call of the key; or its scope. Nothing changes.
+    pub(super) fn peek<Q>(&self, driver: &Arc<Driver>, key: &Q) -> Counted
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let (hash, now) = (self.hasher.hash_one(key), driver.now());
+        let shard = self.shard(hash);
+        if let Some(scope) = shard.scopes.get(key) {
+            return Counted::Scope(scope.clone());
+        }
+        let known = shard.counts.find(hash, |(known, _)| known.borrow() == key);
+        let Some(mut count) = known.map(|(_, count)| count.clone()) else { return Counted::Taken };
+        match self.form.try_take(&mut count, now) {
+            Admit::Now => Counted::Taken,
+            admit => Counted::Full { now, admit },
+        }
+    }
+
     /// The scope of the key. A handle that is held keeps the scope.
     pub(super) fn scope<Q>(&self, driver: &Arc<Driver>, key: &Q) -> ScopeId
     where
@@ -191,6 +220,8 @@ impl<K: Hash + Eq + Clone, F: Form> Keys<K, F> {
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
         let hash = self.hasher.hash_one(key);
+        // By the program, so without a lock.
+        let name = self.names.get().map(|names| names(&key.to_owned()));
         let mut shard = self.shard(hash);
         if let Some(scope) = shard.scopes.get(key) {
             return scope.clone();
@@ -202,7 +233,8 @@ impl<K: Hash + Eq + Clone, F: Form> Keys<K, F> {
             Entry::Occupied(entry) => self.form.whole(entry.remove().0.1, &self.fresh),
             Entry::Vacant(_) => self.fresh.clone(),
         };
-        let name = format!("key {}", self.scopes.fetch_add(1, Ordering::Relaxed));
+        let number = self.scopes.fetch_add(1, Ordering::Relaxed);
+        let name = name.map_or_else(|| format!("key {number}"), |name| format!("{name} (key {number})"));
         let scope = driver.act(|pacer, _| pacer.scope_from(name.into(), counts));
         shard.scopes.insert(key.to_owned(), scope.clone());
         scope

@@ -12,7 +12,9 @@ use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use paceline_core::{Admit, BucketRule, ConfigError, Level, Limits, Pace, PacerConfig, ScopeId, WaitReason};
+use paceline_core::{
+    Admit, BucketRule, ConfigError, Level, Limits, Pace, PacerConfig, ScopeId, WaitReason, format_duration,
+};
 
 use self::keys::{Counted, Keys, ShortBucket, Windows};
 use crate::error::{Error, NotNow};
@@ -76,6 +78,53 @@ impl<K: Hash + Eq + Clone> KeyedLimiter<K> {
             None => Store::Windows(Keys::new(Windows, &limits)?),
         };
         Ok(Self { shared: Arc::new(Shared { limiter, keys }) })
+    }
+
+    /// The same limiter, which calls a key so in errors and in log lines: `example.org (key 3) is stopped: ...`. The first names
+    /// of all clones stay. By default a key is a number alone, `key 3`, for a key may be a secret: a name is logged.
+    ///
+    /// ```
+    /// use paceline::{KeyedLimiter, Quota};
+    ///
+    /// let hosts = KeyedLimiter::new(Quota::per_second(1))?.with_names(String::clone);
+    /// assert!(hosts.try_acquire("example.org").is_ok());
+    /// assert!(hosts.explain("example.org").ends_with("for the limit of 1 request per 1s"));
+    /// # Ok::<(), paceline::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn with_names(self, names: impl Fn(&K) -> String + Send + Sync + 'static) -> Self {
+        match &self.shared.keys {
+            Store::ShortBuckets(keys) => keys.set_names(Box::new(names)),
+            Store::Buckets(keys) => keys.set_names(Box::new(names)),
+            Store::Windows(keys) => keys.set_names(Box::new(names)),
+        }
+        self
+    }
+
+    /// One line for people: why the next call of that key does not leave at once, and for how long, by the rule that
+    /// [`try_acquire`](Self::try_acquire) answers with; empty where it does. Changes nothing.
+    pub fn explain<Q>(&self, key: &Q) -> String
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let driver = self.shared.limiter.driver();
+        let counted = match &self.shared.keys {
+            Store::ShortBuckets(keys) => keys.peek(driver, key),
+            Store::Buckets(keys) => keys.peek(driver, key),
+            Store::Windows(keys) => keys.peek(driver, key),
+        };
+        match counted {
+            Counted::Taken | Counted::Full { admit: Admit::Now, .. } => String::new(),
+            Counted::Full { now, admit: Admit::At { at, cause } } => {
+                format!("the next call waits {} for {cause}", format_duration(at - now))
+            }
+            Counted::Full { admit: Admit::OnRelease { cause }, .. } => format!("the next call waits for {cause}"),
+            Counted::Scope(scope) => driver.look(|state, now| {
+                let snapshot = state.pacer.scope_snapshot(now, &scope);
+                snapshot.map(|snapshot| snapshot.explain(now)).unwrap_or_default()
+            }),
+        }
     }
 
     /// Takes a permit for one call of that key if it may be made at once; else changes nothing. Nothing has to be reported.

@@ -186,3 +186,41 @@ async fn a_key_is_never_granted_one_too_many_however_it_is_called() {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_key_is_called_as_the_program_says_and_by_a_number_alone_by_default() {
+    for (named, name) in [(true, "tenant 7 (key 1)"), (false, "key 1")] {
+        let limiter = keyed(Quota::per_second(10).burst(1));
+        let limiter = if named { limiter.with_names(|key| format!("tenant {key}")) } else { limiter };
+        call(&limiter, 7, Outcome::new(Class::Account)).await;
+        let Err(NotNow::Never(Error::Stopped { scope, .. })) = limiter.try_acquire(&7) else { panic!("it is stopped") };
+        assert_eq!(&*scope, name);
+        assert!(limiter.explain(&7).starts_with("nothing leaves until a person acts"), "{}", limiter.explain(&7));
+    }
+}
+
+/// What explains a wait names the same rate and the same time as the answer to the caller, of a key and of a limiter.
+#[tokio::test(start_paused = true)]
+async fn what_explains_a_wait_is_what_its_caller_is_told() {
+    let told = |answer| match answer {
+        Err(NotNow::Wait { after: Some(after), reason }) => {
+            Some(format!("the next call waits {} for {}", paceline_core::format_duration(after), reason.cause))
+        }
+        _ => None,
+    };
+    let second = Quota::per_second(10);
+    for quota in
+        [second.clone(), second.burst(1), Quota::per_second(7).burst(1), Quota::per_minute(60), Quota::per_hour(1)]
+    {
+        let (keys, limiter) = (keyed(quota.clone()), limiter(PacerConfig::from(quota.clone())));
+        assert_eq!(keys.explain(&1), "", "of a key that is not known");
+        let of_key = std::iter::repeat_with(|| told(keys.try_acquire(&1))).flatten().next().expect("it gets full");
+        assert_eq!(keys.explain(&1), of_key, "{quota:?}");
+        let ask = || told(limiter.try_acquire(request(&limiter)).map(drop));
+        let of_limiter = std::iter::repeat_with(ask).flatten().next().expect("it gets full");
+        let mut waits = pin!(limiter.acquire(request(&limiter)));
+        assert!(waits.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(limiter.explain().contains(&of_limiter), "{} of {quota:?}, and {of_limiter}", limiter.explain());
+        assert_eq!(of_key, of_limiter, "{quota:?}");
+    }
+}
