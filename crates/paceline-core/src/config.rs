@@ -45,10 +45,21 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// `limit` units of `dimension` in any `window`, exactly.
+    /// `limit` units of `dimension` in any `window`, exactly: a limit from 1 to 2^48, a window of more than 0 and at most 366
+    /// days.
     ///
-    /// The numbers are plain, so that a literal stays one: a limit or a window of 0 is refused where the limiter is made, as is
-    /// every wrong value of a configuration, by name, with the value and what was expected.
+    /// The numbers are plain, so that a literal stays one. What is out of bounds is refused where the limiter is made, as is
+    /// every wrong value of a configuration: a [`ConfigError`] has its name, its value and what was expected. That is no panic,
+    /// and holds for all constructors below.
+    ///
+    /// ```
+    /// use paceline_core::{Instant, Pacer, PacerConfig, Quota};
+    ///
+    /// let refused = |quota: Quota| Pacer::new(quota.into(), 1, Instant::ZERO).expect_err("out of bounds").to_string();
+    /// assert_eq!(refused(Quota::per_minute(0)), "limit on requests is 0, expected a whole number from 1 to 2^48");
+    /// let burst = Quota::per_minute(60).burst(0);
+    /// assert_eq!(refused(burst), "limit on requests is a burst of 0, expected a burst from 1 to 2^48");
+    /// ```
     ///
     /// Requests under a window of up to a minute are spaced evenly: no more leave at once than it allows in a second, one of
     /// `per_minute(60)`. [`burst`](Self::burst) lets more leave at once, from a bucket, and so does [`Limits::burst`], under an
@@ -57,27 +68,31 @@ impl Quota {
         Self { dimension, limit, window, shape: QuotaShape::Sliding }
     }
 
-    /// `limit` requests in any second. As for [`sliding`](Self::sliding), 0 is refused where the limiter is made.
+    /// `limit` requests, 1 to 2^48, in any second. What is out of bounds is refused [where the limiter is made](Self::sliding).
     pub const fn per_second(limit: u64) -> Self {
         Self::sliding(Dimension::Requests, limit, Duration::from_secs(1))
     }
 
-    /// `limit` requests in any minute, [spaced evenly](Self::sliding).
+    /// `limit` requests, 1 to 2^48, in any minute, spaced evenly. What is out of bounds is refused
+    /// [where the limiter is made](Self::sliding).
     pub const fn per_minute(limit: u64) -> Self {
         Self::sliding(Dimension::Requests, limit, Duration::from_secs(60))
     }
 
-    /// `limit` requests in any hour.
+    /// `limit` requests, 1 to 2^48, in any hour, not spaced. What is out of bounds is refused
+    /// [where the limiter is made](Self::sliding).
     pub const fn per_hour(limit: u64) -> Self {
         Self::sliding(Dimension::Requests, limit, Duration::from_secs(3_600))
     }
 
-    /// `limit` requests in any 24 hours.
+    /// `limit` requests, 1 to 2^48, in any 24 hours, not spaced. What is out of bounds is refused
+    /// [where the limiter is made](Self::sliding).
     pub const fn per_day(limit: u64) -> Self {
         Self::sliding(Dimension::Requests, limit, Duration::from_secs(86_400))
     }
 
-    /// The same limit on another dimension: tokens, money, units of your own.
+    /// The same limit on another dimension: tokens, money in billionths of its currency, units of your own. It counts what
+    /// requests say of that dimension in their [`Cost`](crate::Cost); one that says nothing costs none of it.
     ///
     /// ```
     /// use paceline_core::{Dimension, Quota};
@@ -89,8 +104,9 @@ impl Quota {
         Self { dimension, ..self }
     }
 
-    /// The same rate as a token bucket, of which `burst` units may leave at once after idling: at least 1. It lets up to
-    /// `limit + burst` units through in its worst window.
+    /// The same rate as a token bucket, of which `burst` units, 1 to 2^48, may leave at once after idling; a request of more can
+    /// never start. It lets up to `limit + burst` units through in its worst window. What is out of bounds is refused
+    /// [where the limiter is made](Self::sliding).
     #[must_use]
     pub fn burst(self, burst: u64) -> Self {
         Self { shape: QuotaShape::Bucket { burst }, ..self }
