@@ -35,6 +35,12 @@ pub enum Error {
         /// The system's error.
         reason: Arc<str>,
     },
+    /// An operation of [`run`](crate::Limiter::run) asks for another permit, and its own call has all places among the calls in
+    /// flight: the wait would never end. A `run` inside it uses the place that it has.
+    OwnPlace {
+        /// How many places there are.
+        places: u32,
+    },
     /// The limiter was closed, so it grants no permits.
     Closed,
 }
@@ -46,7 +52,7 @@ impl Error {
         match self {
             Self::Stopped { .. } => true,
             Self::DeadlineExceeded { .. } => last.is_some_and(|class| GiveUp::Deadline.stayed_down(class)),
-            Self::TooLarge(_) | Self::NoTimer { .. } | Self::Closed => false,
+            Self::TooLarge(_) | Self::NoTimer { .. } | Self::OwnPlace { .. } | Self::Closed => false,
         }
     }
 }
@@ -83,6 +89,11 @@ impl fmt::Display for Error {
             Self::NoTimer { reason } => write!(
                 f,
                 "no permit at once, and no thread could be started to wait for one: {reason}; allow more threads"
+            ),
+            Self::OwnPlace { places } => write!(
+                f,
+                "the operation that asks for this permit has all {places} places among the calls in flight, so it would wait \
+                 for itself; use run inside it, which takes its place, or allow more calls in flight"
             ),
             Self::Closed => f.write_str("the limiter is closed; nothing more is sent through it"),
         }

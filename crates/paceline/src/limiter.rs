@@ -159,7 +159,8 @@ impl Limiter {
     /// Never because of a wait, however long. [`Error::TooLarge`] at once for what could never start,
     /// [`Error::DeadlineExceeded`] when the request's deadline passes, at once where it certainly passes before the call may
     /// start, [`Error::Stopped`] when its scope is stopped or stops meanwhile, [`Error::Closed`] after
-    /// [`close`](Self::close), [`Error::NoTimer`] when it must wait and the system allows no more threads.
+    /// [`close`](Self::close), [`Error::NoTimer`] when it must wait and the system allows no more threads,
+    /// [`Error::OwnPlace`] where an operation of [`run`](Self::run) would wait for the place that it has itself.
     pub async fn acquire(&self, request: impl Into<Request>) -> Result<Permit, Error> {
         let mut request: Request = request.into();
         request.max_wait = None;
@@ -168,6 +169,7 @@ impl Limiter {
             // Apart, so that the future has room for this alone.
             other => other,
         };
+        admission.waiting().map_or(Ok(()), Frame::check_wait)?;
         match admission.decided().await? {
             Within::Granted(permit) => Ok(permit),
             Within::Deferred { .. } => unreachable!("it takes any wait"),
@@ -209,7 +211,9 @@ impl Limiter {
         request: impl Into<Request>,
         max_wait: impl Into<MaxWait>,
     ) -> Result<Within, Error> {
-        self.driver.enqueue(Request { max_wait: Some(max_wait.into()), ..request.into() })?.decided().await
+        let admission = self.driver.enqueue(Request { max_wait: Some(max_wait.into()), ..request.into() })?;
+        admission.waiting().map_or(Ok(()), Frame::check_wait)?;
+        admission.decided().await
     }
 
     /// Runs an operation, each send with a permit of its own, until it succeeds or no retry is left or useful.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use paceline_core::{Class, LimitReport, NextAction, Outcome, Request, ScopeId};
 
-use crate::driver::Driver;
-use crate::driver::Permit;
+use crate::driver::{Driver, Permit, Waiting};
+use crate::error::Error;
 
 tokio::task_local! {
     /// The innermost attempt that this task is in.
@@ -65,6 +65,37 @@ impl Frame {
     /// The innermost attempt of that limiter that this task is in.
     pub(crate) fn current(driver: &Arc<Driver>) -> Option<Arc<Self>> {
         FRAME.try_with(Arc::clone).ok().and_then(|frame| frame.of(driver))
+    }
+
+    /// An operation that has all places among the calls in flight, and waits for one, would wait for its own end.
+    ///
+    /// # Errors
+    /// [`Error::OwnPlace`] then. Not in a fleet, whose other processes may leave it some of theirs.
+    pub(crate) fn check_wait(waiting: &Waiting) -> Result<(), Error> {
+        let (driver, ticket) = waiting.request();
+        if Self::places(driver, None) == 0 {
+            return Ok(());
+        }
+        let places = driver.look(|state, now| {
+            let scope = state.pacer.request(ticket)?.scope.clone();
+            let own = state.pacer.scope_snapshot(now, &scope).filter(|_| state.pacer.fleet(now).is_none())?;
+            let account = state.pacer.snapshot(now).account.concurrency.current_limit;
+            Some([(account, None), (own.concurrency.current_limit, Some(scope))])
+        });
+        let full = places.into_iter().flatten().find(|(most, of)| Self::places(driver, of.as_ref()) >= *most);
+        full.map_or(Ok(()), |(places, _)| Err(Error::OwnPlace { places }))
+    }
+
+    /// How many places among the calls in flight the attempts that this task is in have, in that scope or in all.
+    fn places(driver: &Arc<Driver>, scope: Option<&ScopeId>) -> u32 {
+        let (mut places, mut next) = (0, Self::current(driver));
+        while let Some(frame) = next {
+            let sender = frame.sender.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_there = scope.is_none_or(|scope| frame.request.scope == *scope);
+            places += u32::from(is_there && matches!(*sender, Sender::Operation(_)));
+            next = frame.outer.as_ref().and_then(|outer| Arc::clone(outer).of(driver));
+        }
+        places
     }
 
     /// The innermost attempt of that limiter.

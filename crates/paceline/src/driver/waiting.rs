@@ -30,6 +30,11 @@ impl From<Within> for Admission {
 }
 
 impl Admission {
+    /// The request that waits, if it does.
+    pub(crate) const fn waiting(&self) -> Option<&Waiting> {
+        if let Self::Waiting(waiting) = self { Some(waiting) } else { None }
+    }
+
     /// The decision, when there is one.
     pub(crate) async fn decided(self) -> Answer {
         match self {
@@ -51,6 +56,11 @@ pub(crate) struct Waiting {
 impl Waiting {
     pub(super) const fn new(driver: Arc<Driver>, ticket: Ticket, answer: oneshot::Receiver<Answer>) -> Self {
         Self { driver, ticket, answer, answered: false }
+    }
+
+    /// The driver and its name for this request.
+    pub(crate) const fn request(&self) -> (&Arc<Driver>, Ticket) {
+        (&self.driver, self.ticket)
     }
 }
 

@@ -73,3 +73,33 @@ async fn a_send_inside_counts_in_its_own_scope() {
         limiter.snapshot().scopes.iter().map(|scope| (scope.name.clone(), scope.totals.sends)).collect();
     assert_eq!(sends, [("other".into(), 1), ("test".into(), 0)]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_that_has_every_place_does_not_wait_for_another() {
+    let config = PacerConfig { tier_places: vec![("narrow".into(), 1)], ..fixed(vec![], None, 2) };
+    let limiter = limiter(config);
+    let narrow = Request::new(limiter.scope("narrow"), Cost::request());
+    let asks = async |request: Request| limiter.acquire(request).await.map(|permit| drop(permit.complete(success())));
+    // Each has a place of its own.
+    limiter
+        .run(async || asks(narrow.clone()).await.map_err(|_| reset()))
+        .request(request(&limiter))
+        .await
+        .expect("two");
+    let refused = limiter.run(async || match asks(narrow.clone()).await {
+        Err(error) => Ok::<_, io::Error>(error),
+        Ok(()) => Err(reset()),
+    });
+    let refused = refused.request(narrow.clone()).read(|_, _| success()).await.expect("it says why");
+    assert_eq!(refused, paceline::Error::OwnPlace { places: 1 });
+    assert!(refused.to_string().contains("it would wait for itself; use run inside it"), "{refused}");
+    // A place that another task has becomes free.
+    let held = limiter.try_acquire(request(&limiter)).expect("the second place");
+    let waits = limiter.run(async || asks(request(&limiter)).await.map_err(|_| reset())).request(request(&limiter));
+    let completes = async {
+        tokio::time::sleep(S).await;
+        held.complete(success())
+    };
+    tokio::join!(waits, completes).0.expect("it waited");
+    assert_eq!(limiter.snapshot().account.waiting, 0, "nothing of it is left");
+}
