@@ -57,6 +57,8 @@ mod serve_key_use;
 #[cfg(unix)]
 mod serve_keys;
 #[cfg(unix)]
+mod serve_killed;
+#[cfg(unix)]
 mod serve_operation;
 mod serve_proxy;
 mod serve_rotation;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +22,7 @@ const CLIENTS: usize = 64;
 pub(crate) struct Gateway {
     child: Child,
     pub(crate) url: String,
-    _state: tempfile::TempDir,
+    state: tempfile::TempDir,
 }
 
 #[test]
@@ -114,7 +115,7 @@ fn serve(
     (seconds, sends, refused)
 }
 
-async fn send_all(url: &str, items: usize) -> BTreeMap<u16, usize> {
+pub(crate) async fn send_all(url: &str, items: usize) -> BTreeMap<u16, usize> {
     let client = paceline_http::client_to(url).timeout(Duration::from_secs(300)).build().expect("a client");
     let (next, url) = (Arc::new(AtomicUsize::new(0)), format!("{url}/first/v1/chat/completions"));
     let workers: Vec<_> = (0..CLIENTS)
@@ -150,16 +151,29 @@ impl Gateway {
             "{config}provider = \"openai\"\nbase_url = \"{base_url}\"\napi_key_env = \"KEY\"\nconcurrency = {CLIENTS}\n"
         );
         std::fs::write(&file, text).expect("writing the configuration");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_paceline"));
-        command.args(["serve", "--listen", "127.0.0.1:0", "--config"]).arg(&file).arg("--state").arg(state.path());
-        command.env("KEY", "sk-of-the-gateway").env("XDG_STATE_HOME", state.path());
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("the binary starts");
-        let mut line = String::new();
-        let stdout = child.stdout.take().expect("stdout is piped");
-        BufReader::new(stdout).read_line(&mut line).expect("the gateway says where it listens");
-        let url = line.trim().strip_prefix("listening on ").expect("an address").to_owned();
-        Self { child, url, _state: state }
+        let (child, url) = begin(state.path(), "127.0.0.1:0");
+        Self { child, url, state }
     }
+
+    /// Kills it, and begins the next one at its address.
+    pub(crate) fn kill_and_begin(&mut self) {
+        self.child.kill().expect("SIGKILL");
+        self.child.wait().expect("it ends");
+        (self.child, self.url) = begin(self.state.path(), self.url.trim_start_matches("http://"));
+    }
+}
+
+/// Begins a gateway with what is in that folder. Returns where it listens.
+fn begin(state: &Path, listen: &str) -> (Child, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_paceline"));
+    command.args(["serve", "--listen", listen, "--config"]).arg(state.join("paceline.toml"));
+    command.arg("--state").arg(state).env("KEY", "sk-of-the-gateway").env("XDG_STATE_HOME", state);
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("the binary starts");
+    let mut line = String::new();
+    let stdout = child.stdout.take().expect("stdout is piped");
+    BufReader::new(stdout).read_line(&mut line).expect("the gateway says where it listens");
+    let url = line.trim().strip_prefix("listening on ").expect("an address").to_owned();
+    (child, url)
 }
 
 impl Drop for Gateway {

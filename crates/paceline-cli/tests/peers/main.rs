@@ -15,6 +15,7 @@ mod fleet_faults;
 #[path = "../../../paceline-fleet/tests/servers/free_ports.rs"]
 mod free_ports;
 mod gateway;
+mod gateway_killed;
 mod haproxy;
 mod hosts;
 mod job;
