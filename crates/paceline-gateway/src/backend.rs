@@ -418,6 +418,8 @@ impl Backend {
                 (Err(error), Some(whole)) if Shortage::is_why(&error) => {
                     self.shortage.sit_out(|| request(Outgoing::held(whole.clone()))).await
                 }
+                // Nor has it taken this one: a connection that it does not end does.
+                (Err(error), Some(whole)) if NoAnswer::is_left_out(&error) => request(Outgoing::held(whole)).await,
                 (sent, _) => sent,
             }
         };

@@ -20,6 +20,9 @@ const UNAUTHORIZED: &str = "tunnel error: proxy authorization required";
 /// ... and where it refused otherwise. The type of these errors cannot be named, and the status is lost.
 const REFUSED: &str = "tunnel error: unsuccessful";
 
+/// The code of a [call that was not taken](NoAnswer::NotTaken).
+pub const NOT_TAKEN: &str = "not_taken";
+
 /// Why there is no whole answer. Its message says what to do if a person has to act, and names no address: that may hold a key.
 ///
 /// Made from an error of `reqwest`, it is [`Classify`]: [`Limiter::run`](paceline::Limiter::run) reads it by itself.
@@ -60,6 +63,10 @@ pub enum NoAnswer {
     /// after a time, just as this call left, and takes it on another.
     #[error("connection lost, which was kept from an earlier call: {0}")]
     KeptBroken(String),
+    /// The server said by HTTP/2 that it has not taken the call, and will not: it refused the stream, or ended the connection
+    /// (GOAWAY) before it. It was not executed and is not billed.
+    #[error("the server did not take the call: {0}")]
+    NotTaken(String),
     /// The response is not HTTP.
     #[error("the response is not HTTP: {0}")]
     Malformed(String),
@@ -122,6 +129,9 @@ impl NoAnswer {
             Self::Connect(_) | Self::NoGateway { .. } | Self::Tunnel => {
                 Reading { unsent: true, ..no_response(NoResponse::Connect) }
             }
+            Self::NotTaken(_) => {
+                Reading { unsent: true, code: Some(NOT_TAKEN.to_owned()), ..no_response(NoResponse::Reset) }
+            }
             Self::Tls(message) => Reading {
                 reach: LimitScope::Account,
                 code: Some("tls".to_owned()),
@@ -159,6 +169,8 @@ impl NoAnswer {
         let hint = if is_plain { HTTPS_HINT } else { "" };
         if let Some(failure) = Self::of_tunnel(error) {
             failure
+        } else if let Some(failure) = Self::of_untaken(error) {
+            failure
         } else if connecting {
             Self::Connect(root_cause(error))
         } else if is(hyper::Error::is_parse_too_large) {
@@ -177,6 +189,8 @@ impl NoAnswer {
         } else if let Some(failure) = causes(error).find_map(|cause| tls_failure(cause, error.is_connect())) {
             failure
         } else if let Some(failure) = Self::of_tunnel(error) {
+            failure
+        } else if let Some(failure) = Self::of_untaken(error) {
             failure
         } else if let Some(status) = error.status() {
             Self::Status(status)
@@ -203,6 +217,19 @@ impl NoAnswer {
     fn of_tunnel(error: &(dyn Error + 'static)) -> Option<Self> {
         let said = |words| causes(error).any(|cause| cause.to_string() == words);
         if said(UNAUTHORIZED) { Some(Self::proxy()) } else { said(REFUSED).then_some(Self::Tunnel) }
+    }
+
+    /// From what a server says by HTTP/2 of a call that it has not acted on.
+    fn of_untaken(error: &(dyn Error + 'static)) -> Option<Self> {
+        let said = untaken(error)?;
+        let why = said.reason().map(|reason| reason.to_string()).unwrap_or_default();
+        let what = if said.is_go_away() { "it ends the connection" } else { "it refused the stream" };
+        Some(Self::NotTaken(format!("{what} ({why})")))
+    }
+
+    /// Whether the server has ended the connection before it took the call, for no fault: on another one it takes it.
+    pub fn is_left_out(error: &(dyn Error + 'static)) -> bool {
+        untaken(error).is_some_and(|said| said.is_go_away() && said.reason() == Some(h2::Reason::NO_ERROR))
     }
 
     /// The proxy wants to know who calls.
@@ -251,13 +278,14 @@ impl NoAnswer {
         matches!(self, Self::GivenUp | Self::NeverSent)
     }
 
-    /// Whether no server received the call: it was not executed and is not billed.
+    /// Whether no server received the call, or none took it: it was not executed and is not billed.
     pub const fn is_unsent(&self) -> bool {
         matches!(
             self,
             Self::Connect(_)
                 | Self::NoGateway { .. }
                 | Self::Tunnel
+                | Self::NotTaken(_)
                 | Self::Tls(_)
                 | Self::Proxy(_)
                 | Self::NeverSent
@@ -265,6 +293,14 @@ impl NoAnswer {
                 | Self::Unsendable(_)
         )
     }
+}
+
+/// What a server says of a call that it has not acted on (RFC 9113, 8.7): it refused its stream, or its GOAWAY names an earlier
+/// one as the last.
+fn untaken<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a h2::Error> {
+    let is_refused = |said: &h2::Error| said.is_reset() && said.reason() == Some(h2::Reason::REFUSED_STREAM);
+    let is_untaken = |said: &&h2::Error| said.is_remote() && (said.is_go_away() || is_refused(said));
+    causes(error).find_map(|cause| cause.downcast_ref().filter(is_untaken))
 }
 
 /// Whether a server has answered at its address: then it speaks no TLS there, and a later failure has another reason.

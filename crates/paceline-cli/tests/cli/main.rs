@@ -65,6 +65,8 @@ mod serve_rotation;
 mod serve_secrets;
 #[cfg(unix)]
 mod serve_start;
+#[cfg(unix)]
+mod serve_untaken;
 mod sharing;
 mod sim;
 mod stats;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use paceline::{Class, Instant};
 use paceline_core::{Fault, LimitScope, format_duration};
+use paceline_http::NOT_TAKEN;
 use paceline_providers::Reading;
 
 /// So many calls in a row fail, ...
@@ -158,7 +159,11 @@ impl Sign {
             Class::Abandoned => None,
             // What nothing but the configuration refuses.
             _ if reading.unexpected => Some(Self::Answers),
-            Class::Transient | Class::Overloaded => Some(Self::Fails { everywhere: reading.unsent }),
+            Class::Transient | Class::Overloaded => {
+                // A server that did not take the call has said so.
+                let is_there = reading.code.as_deref() == Some(NOT_TAKEN);
+                Some(Self::Fails { everywhere: reading.unsent && !is_there })
+            }
             // A key that may not do this one thing.
             Class::Account if reading.reach == LimitScope::Item => Some(Self::Answers),
             Class::Account => Some(Self::Stops { everywhere: reading.reach == LimitScope::Account }),
@@ -315,11 +320,22 @@ fn is_of_one_client(place: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use paceline_core::Timestamp;
+    use paceline_http::NoAnswer;
+    use paceline_providers::Provider;
+
     use super::*;
 
     const FAILS: Sign = Sign::Fails { everywhere: false };
     const UNREACHED: Sign = Sign::Fails { everywhere: true };
     const STOPS: Sign = Sign::Stops { everywhere: true };
+
+    #[test]
+    fn a_server_that_did_not_take_a_call_is_there() {
+        let sign = |failure: NoAnswer| Sign::of(&failure.reading(Provider::OpenAi, Timestamp::from_millis(0)));
+        assert_eq!(sign(NoAnswer::NotTaken("it ends the connection".to_owned())), Some(FAILS));
+        assert_eq!(sign(NoAnswer::Connect("refused".to_owned())), Some(UNREACHED));
+    }
 
     fn at(seconds: u64) -> Instant {
         Instant::from_nanos(seconds * 1_000_000_000)

@@ -7,6 +7,7 @@ mod own_client;
 mod profiles;
 mod support;
 mod trust;
+mod untaken;
 
 use std::future::{pending, ready};
 use std::pin::pin;
