@@ -23,6 +23,9 @@ use paceline::{
     Class, Concurrency, Cost, Dimension, KeyedLimiter, Limiter, Limits, NextAction, Outcome, Pace, PacerConfig, Quota,
     Request,
 };
+use paceline_core::fleet::{
+    FleetLimit, Grant, LimitKind, Member, MemberConfig, MemberId, MemberInput, OnLoss, Quiet, SyncReply,
+};
 use paceline_core::{Event, Instant, Pacer, ScopeId};
 
 /// Calls of one round.
@@ -58,6 +61,7 @@ fn main() {
         let name = format!("Limiter: acquire, complete, {threads} threads");
         row(&name, Bar::Nanos(bar), shared(threads, CALLS, governor_loop), shared(threads, CALLS, limiter_calls));
     }
+    row("a grant in a fleet, beside none", Bar::Ratio(1.1), timed(CALLS, limiter_calls), timed(CALLS, fleet_calls));
     row("run, beside retry of backon: a success", Bar::Ratio(2.0), timed(CALLS, backon_calls), timed(CALLS, run_calls));
     row("100,000 keys with a bucket each", Bar::Ratio(1.5), timed(CALLS, governor_keys), timed(CALLS, keys));
     for threads in [2, 8] {
@@ -153,7 +157,34 @@ fn call(pacer: &mut Pacer, now: Instant, request: Request) -> NextAction {
 
 /// At the configured limits: a rate that is learnt, at most a million a second at first, would make these calls wait.
 fn limiter_calls() -> impl Fn(u64) {
+    calls_of(Limiter::with_seed(config().with_pace(Pace::Fixed), 1).expect("a configuration that can be"))
+}
+
+/// The same with a share of each limit, which is all of it: what each call does more.
+fn fleet_calls() -> impl Fn(u64) {
     let limiter = Limiter::with_seed(config().with_pace(Pace::Fixed), 1).expect("a configuration that can be");
+    limiter.divide().expect("limits that can be divided");
+    let limit = |limit: paceline::DividedLimit| FleetLimit {
+        units: limit.quota.limit,
+        kind: LimitKind::Window(limit.quota.window),
+    };
+    let limits: Vec<_> = limiter.divided_limits().into_iter().map(limit).collect();
+    let (id, alone_share) = (MemberId(1), vec![0; limits.len()]);
+    let config = MemberConfig { id, weight: 1, limits: limits.clone(), on_loss: OnLoss::Strict, alone_share };
+    let mut member = Member::new(config, 1, limiter.now());
+    let quiet = Quiet { since: Instant::ZERO, asked: Instant::ZERO };
+    limiter.hear(&mut member, MemberInput::Linked { run: 1, quiet: Some(quiet) });
+    let seq = member.poll_request().expect("it asks at once").seq();
+    let all = |limit: &FleetLimit| Grant { has: limit.units, target: limit.units, quarantine: 0, contended: false };
+    let (lease, grants) = (Duration::from_hours(24), limits.iter().map(all).collect());
+    let reply = SyncReply { seq, lease, members: 1, grants, newest: 0, notes: Vec::new() };
+    limiter.hear(&mut member, MemberInput::Reply(reply));
+    // It says what it has to say, as it would in its task.
+    limiter.hear(&mut member, MemberInput::Time);
+    calls_of(limiter)
+}
+
+fn calls_of(limiter: Limiter) -> impl Fn(u64) {
     let scope = limiter.scope("chat");
     move |calls| {
         for _ in 0..calls {

@@ -88,8 +88,25 @@ impl Clock {
     }
 
     /// The time on this clock: it began more than a year before the clock was made.
+    #[inline]
     pub fn now(&self) -> Instant {
+        self.shown(self.counted())
+    }
+
+    /// The same with all that the machine has slept, where that was not noticed less than a millisecond ago. The counter is read
+    /// once for both.
+    #[inline]
+    pub(crate) fn now_awake(&self) -> Instant {
         let counted = self.counted();
+        if counted.wrapping_sub(self.asked_at.load(Ordering::Relaxed)) >= AWAKE {
+            self.notice_suspension();
+            return self.now();
+        }
+        self.shown(counted)
+    }
+
+    #[inline]
+    fn shown(&self, counted: u64) -> Instant {
         // Less than what it was set at is a counter that began anew when the machine woke up.
         if counted.wrapping_sub(self.set_at.load(Ordering::Acquire)) < BELIEVED {
             let now = counted.wrapping_add(self.ahead.load(Ordering::Relaxed));

@@ -49,8 +49,10 @@ struct Demand {
 }
 
 /// The limits of a pacer, as they are divided.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Divided {
+    /// Until then calls leave, as far as the allowances go: what each call asks.
+    open_until: Instant,
     /// Each with what may be used of it and until when; none where nothing is divided.
     parts: Option<Vec<(DividedLimit, u64, Instant)>>,
     /// Since when there is no lease.
@@ -65,25 +67,47 @@ pub(super) struct Divided {
     turned_away: Option<(u32, Cost, Instant)>,
 }
 
+impl Default for Divided {
+    fn default() -> Self {
+        Self {
+            open_until: Instant::MAX,
+            parts: None,
+            alone_since: None,
+            begins: None,
+            fleet: None,
+            short: false,
+            turned_away: None,
+        }
+    }
+}
+
 impl Divided {
     /// Without an allowance that lasts nothing leaves. When there will be one is not known: the estimate is that it takes as long
     /// again as it has taken, as for a turn, so that a caller which bounds its wait does not wait for ever for a lost ledger.
     #[inline(always)]
     pub(super) fn admit(&self, now: Instant) -> Admit {
-        if self.begins.is_none() && !self.is_on() { Admit::Now } else { self.admit_part(now) }
+        if now < self.open_until { Admit::Now } else { self.admit_part(now) }
     }
 
+    /// Notes until when calls leave, after each change of what that depends on.
+    fn note_open(&mut self) {
+        let lacks = self.alone_since.is_some() && self.lacking().is_some();
+        self.open_until = if self.begins.is_some() || lacks { Instant::ZERO } else { self.until() };
+    }
+
+    fn lacking(&self) -> Option<&DividedLimit> {
+        DividedLimit::lacking(self.parts.iter().flatten().map(|(limit, units, _)| (limit, *units)))
+    }
+
+    #[cold]
     fn admit_part(&self, now: Instant) -> Admit {
         if let Some(begins) = self.begins {
             return Admit::at(begins, now, || WaitCause::Rate { gap: FIRST_LEASE });
         }
-        let parts = self.parts.iter().flatten();
-        let ended = parts.clone().find(|(.., until)| *until <= now).map(|(limit, _, until)| (limit, *until));
-        let lacking =
-            || Some((DividedLimit::lacking(parts.map(|(limit, units, _)| (limit, *units)))?, self.alone_since?));
-        let Some((limit, since)) = ended.or_else(|| self.alone_since.and_then(|_| lacking())) else {
-            return Admit::Now;
-        };
+        let mut parts = self.parts.iter().flatten();
+        let ended = parts.find(|(.., until)| *until <= now).map(|(limit, _, until)| (limit, *until));
+        let lacking = || Some((self.lacking()?, self.alone_since?));
+        let Some((limit, since)) = ended.or_else(lacking) else { return Admit::Now };
         let lasted = now - self.alone_since.unwrap_or(since);
         Admit::At { at: now + lasted.max(SHORT), cause: limit.cause() }
     }
@@ -154,6 +178,7 @@ impl Pacer {
         self.divided.parts = Some(limits.into_iter().map(|limit| (limit, 0, now)).collect());
         self.divided.alone_since = Some(now);
         self.divided.begins = self.divided.parts.as_ref().is_some_and(Vec::is_empty).then_some(now + FIRST_LEASE);
+        self.divided.note_open();
         self.apply_allowances();
         self.pump(now);
         Ok(())
@@ -167,6 +192,7 @@ impl Pacer {
         }
         self.apply_allowances();
         (self.divided.parts, self.divided.fleet, self.divided.begins) = (None, None, None);
+        self.divided.note_open();
         self.in_flight.end_share();
         self.scopes.iter_mut().for_each(|scope| scope.in_flight.end_share());
         (self.gates, self.pots) = (SharedGates::default(), Pots::default());
@@ -231,6 +257,7 @@ impl Pacer {
         if self.divided.has_lease() {
             self.divided.begins = None;
         }
+        self.divided.note_open();
         // There is something to say as soon as there is a lease, and no more once there is none.
         self.paces.notice_lease(self.divided.has_lease());
         self.divided.fleet = Some(member.view());
@@ -351,6 +378,7 @@ impl Pacer {
             let limits = divided(&self.config).expect("it was checked");
             if !limits.iter().eq(parts.iter().map(|(limit, ..)| limit)) {
                 self.divided.parts = Some(limits.into_iter().map(|limit| (limit, 0, now)).collect());
+                self.divided.note_open();
             }
             self.apply_allowances();
         }

@@ -6,6 +6,7 @@ mod figures;
 mod free_ports;
 mod learnt;
 mod live;
+mod no_io;
 mod postgres_server;
 mod proxy;
 mod redis_server;

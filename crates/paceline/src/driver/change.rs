@@ -4,8 +4,8 @@
 //! would be moved several times, which takes as long as a rule.
 
 use std::panic::resume_unwind;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use paceline_core::Instant;
 
@@ -47,10 +47,17 @@ impl Driver {
     /// Takes the lock for a change, which [`leave`](Self::leave) or [`conclude`](Self::conclude) ends.
     #[inline(always)]
     pub(super) fn enter(&self) -> (MutexGuard<'_, State>, Instant) {
-        if self.is_divided.load(Ordering::Relaxed) {
-            self.clock.notice_suspension();
+        if self.is_divided.load(Ordering::Relaxed) { self.lock_awake() } else { self.lock() }
+    }
+
+    /// Takes the lock at a time in which all is that the machine has slept.
+    #[inline(always)]
+    fn lock_awake(&self) -> (MutexGuard<'_, State>, Instant) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.is_leased() {
+            self.end_lease(&mut state);
         }
-        self.lock()
+        (state, self.clock.now_awake())
     }
 
     /// Releases the lock after a change. Returns what is to be delivered; mostly nothing follows.
