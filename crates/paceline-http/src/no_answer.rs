@@ -20,6 +20,10 @@ const UNAUTHORIZED: &str = "tunnel error: proxy authorization required";
 /// ... and where it refused otherwise. The type of these errors cannot be named, and the status is lost.
 const REFUSED: &str = "tunnel error: unsuccessful";
 
+/// What the client says of a call that waited for a connection which another call had opened, and which ended meanwhile. The type
+/// of this error cannot be named either.
+const NOT_LEFT: &str = "ALPN upgraded to HTTP/2";
+
 /// The code of a [call that was not taken](NoAnswer::NotTaken).
 pub const NOT_TAKEN: &str = "not_taken";
 
@@ -171,7 +175,7 @@ impl NoAnswer {
             failure
         } else if let Some(failure) = Self::of_untaken(error) {
             failure
-        } else if connecting {
+        } else if connecting || causes(error).any(|cause| cause.to_string() == NOT_LEFT) {
             Self::Connect(root_cause(error))
         } else if is(hyper::Error::is_parse_too_large) {
             Self::HeadTooLarge

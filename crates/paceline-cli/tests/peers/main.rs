@@ -16,6 +16,7 @@ mod fleet_faults;
 mod free_ports;
 mod gateway;
 mod gateway_killed;
+mod gateway_untaken;
 mod haproxy;
 mod hosts;
 mod job;

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -113,6 +114,17 @@ impl Nginx {
         Self::configured(|port| http("access_log off;", port, &location))
     }
 
+    /// One with the certificate of that folder that answers so by HTTP/2, and ends each connection after so many requests.
+    pub(crate) fn of_http2(folder: &Path, requests: usize, answer: &str) -> Self {
+        let folder = folder.display();
+        let location = format!(
+            "ssl_certificate {folder}/cert.pem; ssl_certificate_key {folder}/key.pem; \
+             location / {{ default_type application/json; return 200 '{answer}'; }}"
+        );
+        let log = format!("log_format status '$status'; access_log access.log status; keepalive_requests {requests};");
+        Self::configured(|port| http(&log, port, &location).replace(" backlog=1024;", " backlog=1024 ssl http2;"))
+    }
+
     fn configured(config: impl Fn(u16) -> String) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         for _ in 0..5 {
@@ -132,6 +144,11 @@ impl Nginx {
 
     pub(crate) fn base_url(&self) -> String {
         format!("{}/v1", self.url())
+    }
+
+    /// The same of one that shows a certificate.
+    pub(crate) fn https_url(&self) -> String {
+        format!("https://localhost:{}/v1", self.port)
     }
 
     /// All calls, and those answered 429, by the access log.

@@ -38,7 +38,7 @@ fn an_outage_costs_few_calls_and_no_item() {
 /// How long after the outage the first second begins that has nine tenths of the answers of the second before it broke.
 fn back_at_full_rate(answers: &[Duration]) -> Duration {
     let within =
-        |from: Duration| answers.iter().filter(|at| (from..from + Duration::from_secs(1)).contains(at)).count();
+        |from: Duration| answers.iter().filter(|at| (from..from + Duration::from_secs(1)).contains(*at)).count();
     let full = within(OUTAGE.start - Duration::from_secs(1));
     let mut seconds = (0..).map(|tenths| Duration::from_millis(100 * tenths));
     let back = |after: &Duration| within(OUTAGE.end + *after) * 10 >= full * 9;
