@@ -130,10 +130,8 @@ struct Ledger {
     recent: Recent,
     /// Calls that used more than they had reserved, of those that ended after the last that found room.
     longer: Longer,
-    /// What a call of each model used on average in the runs before.
-    usual_before: BTreeMap<Arc<str>, Usage>,
-    /// The longest answer of each model that exceeded its bound in the runs before.
-    beyond_before: BTreeMap<Arc<str>, u64>,
+    /// Of each model what the runs before have shown.
+    models_before: BTreeMap<Arc<str>, Before>,
     /// Calls that hold something.
     open: u64,
     models: BTreeMap<Arc<str>, Answers>,
@@ -148,6 +146,15 @@ struct Ledger {
     divided_out: u64,
     /// Tokens of prompts that a cache was read for, over all runs, as far as it is known.
     cached: u64,
+}
+
+/// What the runs before have shown of a model.
+#[derive(Clone, Copy, Debug, Default)]
+struct Before {
+    /// What a call used on average.
+    usual: Usage,
+    /// The longest answer that exceeded its bound.
+    beyond: u64,
 }
 
 /// Tokens, and what they cost.
@@ -216,8 +223,12 @@ impl Ledger {
 
     /// What is known of the answers of a model.
     fn answers_of(&self, model: &str) -> Answers {
-        let beyond = || self.beyond_before.get(model).copied().unwrap_or_default();
-        self.models.get(model).cloned().unwrap_or_else(|| Answers { beyond: beyond(), ..Answers::default() })
+        let new = || Answers { beyond: self.before_of(model).beyond, ..Answers::default() };
+        self.models.get(model).cloned().unwrap_or_else(new)
+    }
+
+    fn before_of(&self, model: &str) -> Before {
+        self.models_before.get(model).copied().unwrap_or_default()
     }
 
     /// What all answers of the job used.
@@ -243,8 +254,8 @@ impl Budget {
             ledger.add_answers(used, &prices);
             ledger.unpriced += unpriced_of(used, &prices);
             ledger.known += if used.tokens_out > 0 { used.calls } else { 0 };
-            ledger.beyond_before.insert(Arc::clone(&used.model), used.beyond_bound);
-            ledger.usual_before.insert(Arc::clone(&used.model), mean(&usage_of(used), used.calls));
+            let before = Before { usual: mean(&usage_of(used), used.calls), beyond: used.beyond_bound };
+            ledger.models_before.insert(Arc::clone(&used.model), before);
         }
         ledger.before = ledger.job;
         Self { limits, prices, is_limited, ledger: Mutex::new(ledger), ..Self::default() }
@@ -298,8 +309,8 @@ impl Budget {
                 expected.usage.output_tokens = expected.usage.output_tokens.max(answers.beyond);
                 let (kind, alike) = (expected.kind(), answers.alike(expected.kind()));
                 if kind == Kind::Untold {
-                    let before = ledger.usual_before.get(&expected.model).copied().unwrap_or_default();
-                    expected.usage = larger(larger(expected.usage, before), longest(&alike));
+                    let before = ledger.before_of(&expected.model);
+                    expected.usage = larger(larger(expected.usage, before.usual), longest(&alike));
                 }
                 let sum = self.expected(&expected, expected.usual(ledger.mean()));
                 let with = |sum: &Sum, input_tokens| larger(sum.usage, Usage { input_tokens, ..Usage::default() });
