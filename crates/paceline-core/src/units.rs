@@ -4,8 +4,8 @@ use alloc::format;
 use alloc::string::String;
 use core::time::Duration;
 
-/// The longest duration that is taken, from people and from servers: 366 days. What is longer is a mistake, such as an overflow or a
-/// number in another unit, or belongs to a stop that a person ends.
+/// The longest duration that is taken, from people and from servers: 366 days. What is longer is a mistake, such as an overflow
+/// or a number in another unit, or belongs to a stop that a person ends.
 pub const LONGEST_DURATION: Duration = Duration::from_secs(366 * 86_400);
 
 /// The units, from the longest to the shortest.

@@ -1,5 +1,5 @@
-//! One failure, one decision: `run` (the pacer), the library (a permit, and its loop) and `tasks` (the durable scheduler) are given
-//! the same failures with the same configuration, and must decide alike. The ACME agent is given them too, in its own tests.
+//! One failure, one decision: `run` (the pacer), the library (a permit, and its loop) and `tasks` (the durable scheduler) are
+//! given the same failures with the same configuration, and must decide alike. The ACME agent is given them too, in its own tests.
 #![cfg(test)]
 
 mod cases;
@@ -122,9 +122,9 @@ async fn a_quota_of_unknown_end_is_tested_ever_later_by_all_three() {
     assert_eq!(tasks, EXPECTED);
 }
 
-/// The breaker of a server that fails lets one probe pass at a time. Of the items that wait the pacer chooses the one that was tried
-/// least, so a failed probe counts like any call. The store hands items out as they are due, whatever they were tried: there a probe
-/// counts for no item, and even one without a retry left sits out and goes on.
+/// The breaker of a server that fails lets one probe pass at a time. Of the items that wait the pacer chooses the one that was
+/// tried least, so a failed probe counts like any call. The store hands items out as they are due, whatever they were tried:
+/// there a probe counts for no item, and even one without a retry left sits out and goes on.
 #[tokio::test(start_paused = true)]
 async fn a_failed_probe_sits_out_the_next_round_and_counts_where_the_pacer_chose_it() {
     let breaker = BreakerConfig { min_samples: 1, min_distinct_items: 1, window_size: 1, ..BreakerConfig::default() };

@@ -22,8 +22,9 @@ const SHORTEST: usize = 8;
 
 /// The keys that calls carry in their headers, to be taken out of what a server says: the values, of `Bearer KEY` only KEY,
 /// of `Basic ...` also what it encodes and the password in it. They are found as they are, with the escapes of JSON, also of
-/// JSON within JSON, with those of HTML, percent-encoded, in base64, in hexadecimal, and in UTF-16 and UTF-32, also where a key holds what looks
-/// like an escape, such as `%3D`: then with and without it. [`SECRET`] takes their place. Keys below 8 bytes are words, and stay.
+/// JSON within JSON, with those of HTML, percent-encoded, in base64, in hexadecimal, and in UTF-16 and UTF-32, also where a key
+/// holds what looks like an escape, such as `%3D`: then with and without it. [`SECRET`] takes their place. Keys below 8 bytes are
+/// words, and stay.
 #[derive(Clone, Default)]
 pub struct Secrets {
     /// The longest first, so that a part does not spoil the whole.
