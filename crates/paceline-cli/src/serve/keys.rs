@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use paceline::{QuotaSnapshot, clock};
+use paceline::{Dimension, QuotaSnapshot, clock};
 use paceline_config::{parse_count, parse_duration};
+use paceline_core::Timestamp;
 use paceline_gateway::{Clients, KeyHash};
 use paceline_providers::secrets::hidden;
 use paceline_store::private_file;
+use serde_json::{Value, json};
 
 use super::batches::Unfinished;
 use super::client_keys::{Former, KeyFile, Priority, Record};
@@ -42,7 +44,7 @@ enum KeysCommand {
     /// Change what the client of a key may do; the key stays, and so does what was used of its limits
     Set(SetArgs),
     /// List the keys that there are, by name, with what each client has used of its limits
-    List(Place),
+    List(ListArgs),
     /// Give a client another key, and print it once; the former one is good for a while, and both are one client with one use of
     /// its limits
     Rotate(RotateArgs),
@@ -59,6 +61,16 @@ struct Place {
     /// State folder of the gateway, as its --state names it [default: paceline/serve in your state folder]
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
+}
+
+/// Which keys there are.
+#[derive(Debug, Args)]
+struct ListArgs {
+    /// Print JSON, an array with an object for each key
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    place: Place,
 }
 
 /// A new key.
@@ -150,7 +162,7 @@ pub(super) fn command(args: KeysArgs) -> Result<Status, Failure> {
     match args.command {
         KeysCommand::Add(args) => add(args)?,
         KeysCommand::Set(args) => set(args)?,
-        KeysCommand::List(place) => list(&place)?,
+        KeysCommand::List(ListArgs { json, place }) => list(&place, json)?,
         KeysCommand::Rotate(args) => rotate(args)?,
         KeysCommand::Revoke(RevokeArgs { name, former, place }) => revoke(&name, former, &place)?,
     }
@@ -345,7 +357,7 @@ fn change_known(
     })
 }
 
-fn list(place: &Place) -> Result<(), Failure> {
+fn list(place: &Place, as_json: bool) -> Result<(), Failure> {
     let path = path(place)?;
     let Some(file) = KeyFile::read(&path)? else {
         if let Some(missed) = KeyFile::missed(&path, place.client_keys.is_some()) {
@@ -356,7 +368,7 @@ fn list(place: &Place) -> Result<(), Failure> {
              has its keys elsewhere (--state)",
             path.display()
         );
-        return Ok(());
+        return if as_json { output::print(|out| writeln!(out, "[]")) } else { Ok(()) };
     };
     let used = used(&file, place);
     if place.client_keys.is_some() && file.keys.iter().any(|key| !key.limits.is_empty()) {
@@ -364,31 +376,74 @@ fn list(place: &Place) -> Result<(), Failure> {
             "each gateway that has this file allows a key its limits, also in a fleet; `used` is of the one of --state"
         );
     }
+    if as_json {
+        let keys: Vec<_> = file.keys.iter().map(|key| json_of(key, used.get(&key.name))).collect();
+        return output::print(|out| writeln!(out, "{}", Value::from(keys)));
+    }
     output::print(|out| {
         file.keys.iter().try_for_each(|key| {
-            let used = used.get(&key.name).map_or("", String::as_str);
+            let used = used.get(&key.name).map_or_else(String::new, Used::describe);
             writeln!(out, "{}  made {}  {}{used}", key.name, key.made, key.described())
         })
     })
 }
 
+/// A key as an object, without the key and its hash.
+fn json_of(key: &Record, used: Option<&Used>) -> Value {
+    json!({
+        "name": key.name,
+        "made": key.made,
+        "limits": key.limits,
+        "burst": key.burst,
+        "models": key.models,
+        "paths": key.paths,
+        "priority": key.priority,
+        "former_until": key.former_in_force().map(|former| former.until().to_string()),
+        "used": used.map_or(&[][..], |used| &used.quotas).iter().map(used_json).collect::<Vec<_>>(),
+        "as_of": used.map(|used| used.at.to_string()),
+    })
+}
+
+fn used_json(quota: &QuotaSnapshot) -> Value {
+    let amount = |units: u64| match quota.dimension {
+        Dimension::Money => json!(quota.dimension.number(units)),
+        _ => json!(units),
+    };
+    json!({
+        "dimension": quota.dimension.as_str(),
+        "limit": amount(quota.limit),
+        "used": amount(quota.used),
+        "window_s": quota.window.map(|window| window.as_secs_f64()),
+    })
+}
+
+/// What a client has used of its limits, and when a gateway wrote that.
+struct Used {
+    quotas: Vec<QuotaSnapshot>,
+    at: Timestamp,
+}
+
+impl Used {
+    fn describe(&self) -> String {
+        let of = |quota: &QuotaSnapshot| {
+            let used = quota.dimension.amount(quota.used);
+            let limit = quota.window.map_or_else(String::new, |window| quota.dimension.per(quota.limit, window));
+            format!("{used} of {limit}")
+        };
+        let used: Vec<_> = self.quotas.iter().map(of).collect();
+        format!("  used: {} (as of {})", used.join(", "), self.at)
+    }
+}
+
 /// What each client has used of its limits, by name, as far as a gateway has written it.
-fn used(file: &KeyFile, place: &Place) -> BTreeMap<String, String> {
+fn used(file: &KeyFile, place: &Place) -> BTreeMap<String, Used> {
     let folder = state::place(place.state.as_deref());
     // A file with a limit that is none is listed all the same.
     let clients = file.clients().ok().and_then(|clients| Clients::with_keys(clients, &Clients::OfThisMachine).ok());
     let Some((folder, clients)) = folder.ok().zip(clients) else { return BTreeMap::new() };
     let Some(at) = client_usage::look(&folder, &clients) else { return BTreeMap::new() };
-    let of = |quota: &QuotaSnapshot| {
-        let used = quota.dimension.amount(quota.used);
-        let limit = quota.window.map_or_else(String::new, |window| quota.dimension.per(quota.limit, window));
-        format!("{used} of {limit}")
-    };
-    let used = clients.with_limits().filter(|(_, quotas)| !quotas.is_empty()).map(|(name, quotas)| {
-        let used: Vec<_> = quotas.iter().map(of).collect();
-        (name.to_owned(), format!("  used: {} (as of {at})", used.join(", ")))
-    });
-    used.collect()
+    let used = clients.with_limits().filter(|(_, quotas)| !quotas.is_empty());
+    used.map(|(name, quotas)| (name.to_owned(), Used { quotas, at })).collect()
 }
 
 fn path(place: &Place) -> Result<PathBuf, Failure> {

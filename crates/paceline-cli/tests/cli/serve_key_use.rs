@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::bounded::Bounded;
 use crate::serve::{Gateway, send, serve};
@@ -106,6 +106,10 @@ fn a_key_that_used_more_than_its_limit_is_listed_with_all_that_it_used() {
     assert_eq!((status, gateway.ended()), (200, Some(0)));
     let listed = told(&mut keys(&job, &["list"]));
     assert!(listed.contains("used: 3000 of 1000 tokens per 1h"), "{listed}");
+    let listed: Value = serde_json::from_str(&told(&mut keys(&job, &["list", "--json"]))).expect("JSON");
+    let used = json!([{"dimension": "tokens", "limit": 1000, "used": 3000, "window_s": 3600.0}]);
+    assert_eq!((&listed[0]["name"], &listed[0]["used"]), (&json!("ci"), &used), "{listed}");
+    assert!(listed[0]["as_of"].is_string() && listed[0].get("sha256").is_none(), "{listed}");
 }
 
 #[test]
