@@ -1,5 +1,6 @@
 //! One failure, one decision: `run` (the pacer), the library (a permit, and its loop) and `tasks` (the durable scheduler) are
-//! given the same failures with the same configuration, and must decide alike. The ACME agent is given them too, in its own tests.
+//! given the same failures with the same configuration, and must decide alike. The ACME agent is given them too, in its own
+//! tests.
 #![cfg(test)]
 
 mod cases;
