@@ -11,7 +11,9 @@ use crate::proxy::{Proxy, Weather};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_window_holds_more_than_its_limit_on_postgres_in_a_bad_network() {
     let server = PostgresServer::start();
-    let proxy = Proxy::start(PathBuf::from(server.folder()).join(".s.PGSQL.5432")).await;
+    let url = server.url();
+    let (_, folder) = url.split_once("host=").expect("the folder of its socket");
+    let proxy = Proxy::start(PathBuf::from(folder).join(".s.PGSQL.5432")).await;
     let url = format!("postgres://tester@127.0.0.1:{}/postgres", proxy.port);
     let (api, mut processes) = (Api::default(), Vec::new());
     for _ in 0..3 {

@@ -23,11 +23,6 @@ impl PostgresServer {
         Self { keeper, answers, folder: folder.trim_end().to_owned() }
     }
 
-    /// Of its socket.
-    pub(crate) fn folder(&self) -> &str {
-        &self.folder
-    }
-
     pub(crate) fn url(&self) -> String {
         format!("postgres://tester@/postgres?host={}", self.folder)
     }
