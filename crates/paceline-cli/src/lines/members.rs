@@ -167,7 +167,7 @@ mod tests {
             ),
             (
                 r#"{"a":"b","c":"d\\","e":"f\"}"#,
-                "the line ends inside the string that begins at column 22; each object stands on one line, which jq -c . FILE makes of one that does not",
+                "the line ends inside the string that begins at column 24; each object stands on one line, which jq -c . FILE makes of one that does not",
             ),
             (r#"{"a":1 "b":2}"#, "expected `,` or `}` at column 8"),
             ("[]", "invalid type: sequence, expected an object at column 0"),
