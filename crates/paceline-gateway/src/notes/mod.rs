@@ -48,9 +48,17 @@ pub(crate) fn words_for_all(reading: &Reading, status: Option<u16>) -> Cow<'_, s
             "the provider refused the key or the account ({status}); who runs the gateway finds its words in the log"
         )
         .into(),
-        (_, _, Some(code)) => code.into(),
+        (_, _, Some(code)) if is_machine_code(code) => code.into(),
         (Some(status), ..) => format!("status {status}").into(),
     }
+}
+
+/// The longest machine code that others are told.
+const LONGEST_CODE: usize = 64;
+
+/// Whether that is a name for programs, and no text that may repeat a prompt.
+fn is_machine_code(code: &str) -> bool {
+    code.len() <= LONGEST_CODE && code.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
 }
 
 /// What follows a call that did not succeed for that reason, in a line that all clients read.

@@ -245,19 +245,22 @@ async fn a_stream_that_is_given_up_counts_with_the_prompt_that_its_server_told()
     assert!((5_000..5_100).contains(&used), "{used}");
 }
 
-/// All keys read the decisions: one with a prompt in it is for its client alone.
+/// All keys read the decisions: one with a prompt in it is for its client alone, also where the server has it in its code.
 #[tokio::test]
 async fn what_a_server_says_of_a_request_is_told_to_its_client_alone() {
-    let served = served("50 per 1h", "", || {
-        answer(400, &[], r#"{"error":{"message":"Invalid value: 'Jane Doe, 42'","code":"invalid_value"}}"#)
-    })
-    .await;
-    let refused = prompt(&served, 5).send().await.expect("an answer").text().await.expect("whole");
-    assert!(refused.contains("Jane Doe"), "{refused}");
-    let url = served.origin() + "/api/state";
-    let state = served.client.get(url).header("x-paceline-key", "pk-ci").send().await.expect("an answer");
-    let state = state.text().await.expect("whole");
-    assert!(state.contains("invalid_value") && !state.contains("Jane Doe"), "{state}");
+    for (error, told) in [
+        (r#"{"message":"Invalid value: 'Jane Doe, 42'","code":"invalid_value"}"#, "invalid_value"),
+        (r#"{"message":"no","type":"Jane Doe is no name","code":"Invalid value: 'Jane Doe'"}"#, "status 400"),
+    ] {
+        let body = format!("{{\"error\":{error}}}");
+        let served = served("50 per 1h", "", move || answer(400, &[], body.clone())).await;
+        let refused = prompt(&served, 5).send().await.expect("an answer").text().await.expect("whole");
+        assert!(refused.contains("Jane Doe"), "{refused}");
+        let url = served.origin() + "/api/state";
+        let state = served.client.get(url).header("x-paceline-key", "pk-ci").send().await.expect("an answer");
+        let state = state.text().await.expect("whole");
+        assert!(state.contains(told) && !state.contains("Jane Doe"), "{state}");
+    }
 }
 
 /// One who bills teams by what is shown would take the others for free.
