@@ -276,6 +276,13 @@ impl Quotas {
                 counter.refund(taken.unwrap_or(now), reserved - actual);
             }
         });
+        // A call that never left took no part of the burst either.
+        if let Some(burst) = &mut self.burst
+            && reserved.get(&Dimension::Requests) > 0
+            && actual.get(&Dimension::Requests) == 0
+        {
+            burst.refund(1);
+        }
     }
 
     /// After a pause the calls leave at the refill rate: the stored burst is reduced to one request.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::job::{at, run, run_models, seconds};
 use paceline_core::{
-    Backoff, Class, Concurrency, Cost, Event, Growth, Instant, Jitter, Outcome, Pace, Pacer, PacerConfig, Request,
-    ResponsiveConfig, Retry, Snapshot, Ticket,
+    Backoff, Class, Concurrency, Cost, Event, Growth, Instant, Jitter, Limits, Outcome, Pace, Pacer, PacerConfig,
+    Quota, Request, ResponsiveConfig, Retry, Snapshot, Ticket,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -140,4 +140,29 @@ fn a_slow_model_does_not_slow_another() {
     let quick =
         job.succeeded.iter().filter(|(item, _)| item % 2 == 1).map(|(_, end)| seconds(*end)).fold(0.0, f64::max);
     assert!(quick < 2.0, "the last of the quick model ended at {quick} s");
+}
+
+/// A gateway takes a permit of the client's limit first, and gives it back where the upstream's has no room.
+#[test]
+fn calls_that_never_left_took_nothing_of_the_burst() {
+    let limits = Limits { quotas: vec![Quota::per_minute(3)], burst: Some(3) };
+    let config = PacerConfig { limits, pace: Pace::Fixed, ..PacerConfig::default() };
+    let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sensible");
+    let scope = pacer.scope("model");
+    let granted = |pacer: &mut Pacer, calls: usize| {
+        for _ in 0..calls {
+            pacer.enqueue(Instant::ZERO, Request::from(&scope)).expect("it fits");
+        }
+        let tickets = std::iter::from_fn(|| pacer.poll_event()).filter_map(|event| match event {
+            Event::Granted { ticket, .. } => Some(ticket),
+            _ => None,
+        });
+        tickets.collect::<Vec<Ticket>>()
+    };
+    let first = granted(&mut pacer, 3);
+    assert_eq!(first.len(), 3);
+    for ticket in &first[1..] {
+        assert!(pacer.cancel(Instant::ZERO, *ticket).is_some());
+    }
+    assert_eq!(granted(&mut pacer, 3).len(), 2, "one has left, and there is room for two");
 }
