@@ -11,8 +11,6 @@ pub(super) struct Share {
     pub(super) has: u64,
     pub(super) target: u64,
     pub(super) contended: bool,
-    /// It was told that it is meant to hold less than it has, and has given nothing back since: others wait for the first unit.
-    pub(super) lowered: bool,
     pub(super) quarantine: u64,
     /// Since when that is all of the limit.
     pub(super) lost_since: Option<Instant>,
