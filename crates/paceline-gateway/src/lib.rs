@@ -63,4 +63,5 @@ pub use own_routes::{BodyInTime, NoBody, OwnBody, OwnRequest, OwnRoutes};
 pub use query::decoded_often;
 pub use route::OWN_ROUTES;
 pub use server::{Gateway, listen};
+pub use state::limit_json;
 pub use tls::{ClientTls, TlsError, Validity};

@@ -350,19 +350,21 @@ impl Look {
 
 /// What is left of the limits of a client.
 fn limits_json(limits: &[QuotaSnapshot]) -> Value {
-    let limit = |quota: &QuotaSnapshot| {
-        let amount = |units: u64| match quota.dimension {
-            Dimension::Money => json!(quota.dimension.number(units)),
-            _ => json!(units),
-        };
-        json!({
-            "dimension": quota.dimension.as_str(),
-            "limit": amount(quota.limit),
-            "remaining": amount(quota.remaining),
-            "window_s": quota.window.map(|window| window.as_secs_f64()),
-        })
+    limits.iter().map(|quota| limit_json(quota, "remaining", quota.remaining)).collect()
+}
+
+/// A limit, with some of its units under that name: money in its currency, all else in units.
+pub fn limit_json(quota: &QuotaSnapshot, name: &str, units: u64) -> Value {
+    let amount = |units: u64| match quota.dimension {
+        Dimension::Money => json!(quota.dimension.number(units)),
+        _ => json!(units),
     };
-    limits.iter().map(limit).collect()
+    json!({
+        "dimension": quota.dimension.as_str(),
+        "limit": amount(quota.limit),
+        name: amount(units),
+        "window_s": quota.window.map(|window| window.as_secs_f64()),
+    })
 }
 
 fn by_priority(scope: &ScopeSnapshot) -> Value {

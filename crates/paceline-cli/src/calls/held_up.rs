@@ -9,6 +9,9 @@ use crate::text;
 /// Shorter pauses together are no matter for the user.
 const LONG: Duration = Duration::from_secs(60);
 
+/// What could be set.
+pub(crate) const DIVIDE: &str = "only if the API limits each path by itself, --scope endpoint paces each by itself";
+
 /// The pauses of a job of one scope.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HeldUp {
@@ -34,8 +37,7 @@ impl HeldUp {
         let items = text::counted(self.items, "item");
         (self.items > 1).then(|| {
             format!(
-                "held up: {items}, {how}, because all calls are one scope; \
-                 only if the API limits each path by itself, --scope endpoint paces each by itself (--scope group: each metadata.label)"
+                "held up: {items}, {how}, because all calls are one scope; {DIVIDE} (--scope group: each metadata.label)"
             )
         })
     }

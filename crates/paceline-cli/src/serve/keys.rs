@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use paceline::{Dimension, QuotaSnapshot, clock};
+use paceline::{QuotaSnapshot, clock};
 use paceline_config::{parse_count, parse_duration};
 use paceline_core::Timestamp;
-use paceline_gateway::{Clients, KeyHash};
+use paceline_gateway::{Clients, KeyHash, limit_json};
 use paceline_providers::secrets::hidden;
 use paceline_store::private_file;
 use serde_json::{Value, json};
@@ -399,21 +399,8 @@ fn json_of(key: &Record, used: Option<&Used>) -> Value {
         "paths": key.paths,
         "priority": key.priority,
         "former_until": key.former_in_force().map(|former| former.until().to_string()),
-        "used": used.map_or(&[][..], |used| &used.quotas).iter().map(used_json).collect::<Vec<_>>(),
+        "used": used.map_or(&[][..], |used| &used.quotas).iter().map(|quota| limit_json(quota, "used", quota.used)).collect::<Vec<_>>(),
         "as_of": used.map(|used| used.at.to_string()),
-    })
-}
-
-fn used_json(quota: &QuotaSnapshot) -> Value {
-    let amount = |units: u64| match quota.dimension {
-        Dimension::Money => json!(quota.dimension.number(units)),
-        _ => json!(units),
-    };
-    json!({
-        "dimension": quota.dimension.as_str(),
-        "limit": amount(quota.limit),
-        "used": amount(quota.used),
-        "window_s": quota.window.map(|window| window.as_secs_f64()),
     })
 }
 

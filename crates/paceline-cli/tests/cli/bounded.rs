@@ -10,7 +10,7 @@ use std::time::Duration;
 /// A wait that takes longer has no end: the slowest test ends in less on a machine that is busy with other things.
 const LONGEST_WAIT: Duration = Duration::from_mins(2);
 
-/// The same for a whole test, whatever it waits for.
+/// A whole test that takes longer ends the run of the tests.
 const LONGEST_TEST: Duration = Duration::from_mins(5);
 
 /// Waits that end, for whatever runs as a process.

@@ -1,8 +1,9 @@
 //! How many calls a second: up with admitted calls, down once per congestion epoch.
 //!
-//! Growth is paid for. A refusal costs almost a fifth of the rate, and that fifth has to be earned again by about 170
-//! admitted calls, so that about one call in 170 is refused while the limit stands still. Growth is exponential in admitted
-//! calls, and faster after a stretch without any refusal, so a doubled limit is found in a few payments however large it is.
+//! Growth is paid for. A refusal costs almost a fifth of the rate, or less where what passed since the last one measures the
+//! limit, and that has to be earned again by about 170 admitted calls, so that about one call in 170 is refused while the limit
+//! stands still. Growth is exponential in admitted calls, and faster after a stretch without any refusal, so a doubled limit is
+//! found in a few payments however large it is.
 
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,7 @@ use paceline_core::{Level, Timestamp, WaitCause, WaitReason};
 use paceline_providers::Provider;
 use paceline_providers::table::Scope;
 
-use crate::calls::held_up::HeldUp;
+use crate::calls::held_up::{DIVIDE, HeldUp};
 use crate::job::holds;
 
 /// The pauses of each scope of a run, for which items waited.
@@ -58,8 +58,7 @@ impl Pauses {
         let (scope, longest) = scopes.iter().max_by_key(|(_, known)| known.held_up.waited(now))?;
         let how = longest.held_up.how(now).filter(|_| longest.others > 0 || waiting > 1)?;
         Some(format!(
-            "held up: {}, {how}, because they are one scope; only if the API limits each path by itself, --scope endpoint paces \
-             each by itself (--scope group and `tasks add --group`: each group)",
+            "held up: {}, {how}, because they are one scope; {DIVIDE} (--scope group and `tasks add --group`: each group)",
             match &**scope {
                 "all" => "all items".to_owned(),
                 scope => format!("the items of {}", holds::name(scope)),
