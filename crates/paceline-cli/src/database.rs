@@ -9,7 +9,11 @@ pub(crate) fn is_address(store: &str) -> bool {
     ["postgres://", "postgresql://"].iter().any(|scheme| store.starts_with(scheme))
 }
 
-/// Why a command has not begun: bad usage, but where the server of the store is away, for that may come back.
+/// Why a command has not begun: bad usage, but where the server of the store is away or a disk is full, for both may pass.
 pub(crate) fn not_begun(error: WorkError) -> Failure {
-    if error.is_unreachable() { Failure::interrupted(error) } else { Failure::refused(error) }
+    match error {
+        WorkError::Files(error) if error.is_disk_full() => Failure::DiskFull(error.to_string()),
+        error if error.is_unreachable() || error.is_disk_full() => Failure::interrupted(error),
+        error => Failure::refused(error),
+    }
 }

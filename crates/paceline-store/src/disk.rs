@@ -4,7 +4,7 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use crate::error::JournalError;
+use crate::error::{JournalError, is_disk_full};
 
 /// Makes a new name in a folder durable: without this a power cut may take the file with its name.
 pub(crate) fn sync_folder_of(path: &Path) -> Result<(), JournalError> {
@@ -42,10 +42,16 @@ pub fn create_in_place_of(target: &Path, fresh: &Path) -> io::Result<File> {
 }
 
 /// Makes an empty file for a database that is not there yet: the log that SQLite puts beside it has its permissions. What keeps
-/// the file from being made keeps SQLite from it too, and SQLite has the better message.
-pub(crate) fn make_private(database: &Path) {
+/// the file from being made keeps SQLite from it too, and SQLite has the better message, but where the disk is full.
+///
+/// # Errors
+/// The disk has no room for one more file.
+pub(crate) fn make_private(database: &Path) -> Result<(), JournalError> {
     // One that is there is not opened: closing it would take SQLite's locks away.
-    drop(private_file().create_new(true).open(database));
+    match private_file().create_new(true).open(database) {
+        Err(error) if is_disk_full(&error) => Err(JournalError::io("make", database)(error)),
+        _ => Ok(()),
+    }
 }
 
 /// The bytes that a user may still write in a folder, if the system reports them.

@@ -145,7 +145,7 @@ pub(crate) fn connect(path: Option<&Path>) -> Result<(Connection, Found), Journa
     let Some(path) = path else {
         return Ok((Connection::open_in_memory().map_err(JournalError::sqlite("open"))?, Found::Empty));
     };
-    make_private(path);
+    make_private(path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags).map_err(JournalError::sqlite("open"))?;
     conn.busy_timeout(BUSY).map_err(JournalError::sqlite("open"))?;

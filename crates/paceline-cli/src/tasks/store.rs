@@ -58,7 +58,7 @@ impl StoreArgs {
             Err(error @ WorkError::IsJournal { .. }) => {
                 Err(Failure::refused(format!("{error}; `paceline stats {}` shows that run", self.store)))
             }
-            Err(error) => Err(Failure::refused(error)),
+            Err(error) => Err(not_begun(error)),
         }
     }
 
@@ -91,7 +91,7 @@ impl StoreArgs {
             return Ok((self.database(stays).await?, 0));
         }
         let store = self.open_file(clock, Some(disk))?;
-        let left = store.take_over().await.map_err(Failure::refused)?;
+        let left = store.take_over().await.map_err(not_begun)?;
         Ok((Arc::new(store), left))
     }
 

@@ -373,3 +373,48 @@ fn a_store_on_a_full_disk_can_be_looked_at() {
         assert!(kept(look).contains(shown), "{look}: {}", kept(look));
     }
 }
+
+/// As many as had room are there, whole, and the same command adds the rest.
+#[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
+fn items_that_find_no_room_are_told_and_the_same_command_adds_them() {
+    const ITEMS: usize = 3_000;
+    let (server, job) = (Server::new(|_| Reply::ok()), Job::new(0));
+    let lines: Vec<_> =
+        (0..ITEMS).map(|n| json!({"key": n.to_string(), "payload": "x".repeat(600)}).to_string()).collect();
+    std::fs::write(job.path("items.jsonl"), lines.join("\n")).expect("a file");
+    let script = r#"tasks add --from items.jsonl 2> kept/first; test $? = 3 || exit 98
+        tasks list --json > kept/listed || exit 97
+        rm disk/filler; tasks add --from items.jsonl > kept/second || exit 96
+        head -c 8m /dev/zero > disk/more
+        for payload in 1 2; do tasks add --key late-$payload 1 2>> kept/late; test $? = 3 || exit 95; done
+        add_new() { PACELINE tasks add --store disk/new.db "$@" 2>> kept/new; test $? = 3 && test ! -e disk/new.db; }
+        add_new 1 && add_new --from items.jsonl || exit 94
+        mount -t tmpfs -o size=8m,nr_inodes=1 tmpfs disk; add_new 1 || exit 93
+        umount disk; rm disk/more; tasks add --key late-1 1 > kept/third; code=$?"#;
+    let script = script.replace("PACELINE", env!("CARGO_BIN_EXE_paceline"));
+    let (output, _) = on_a_small_disk(&job, "", &script, &server);
+    let read = |name: &str| std::fs::read_to_string(job.path(&format!("kept/{name}"))).unwrap_or_default();
+    let all = ["first", "second", "late", "new", "third"].map(read);
+    assert_eq!(output.status.code(), Some(0), "{all:?} {output:?}");
+    let [first, second, late, new, third] = all;
+    let added = read("listed").lines().count();
+    assert!((1..ITEMS).contains(&added), "{added}");
+    let count = |items: usize| match items {
+        1_000.. => format!("{},{:03}", items / 1_000, items % 1_000),
+        few => few.to_string(),
+    };
+    let told = format!(
+        "error: {} of 3,000 items are in the store: cannot write the store: database or disk is full; make room on its disk, then run the same command again, which adds the rest",
+        count(added)
+    );
+    assert!(first.contains(&told), "{told}: {first}");
+    assert!(
+        second.starts_with(&format!("{} added, {} were there already", count(ITEMS - added), count(added))),
+        "{second}"
+    );
+    assert_eq!(late.matches("error: nothing was added: ").count(), 2, "{late}");
+    assert_eq!(new.matches("error: nothing was added: ").count(), 3, "{new}");
+    assert_eq!((late + &new).matches("then run the same command again").count(), 5);
+    assert_eq!(third, "1 added\n");
+}

@@ -210,6 +210,16 @@ impl WorkError {
         matches!(self, Self::Sqlite { source, .. } if source.sqlite_error_code() == full)
     }
 
+    /// Whether the disk of the store is full: once there is room, the same succeeds.
+    pub fn is_disk_full(&self) -> bool {
+        match self {
+            Self::Files(error) => error.is_disk_full(),
+            #[cfg(feature = "postgres")]
+            Self::Postgres { source, .. } => source.code() == Some(&tokio_postgres::error::SqlState::DISK_FULL),
+            _ => self.is_full(),
+        }
+    }
+
     /// Whether the server of the store is not there: it may come back, and nothing else is wrong.
     pub fn is_unreachable(&self) -> bool {
         match self {

@@ -6,6 +6,7 @@ use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _};
 use std::path::Path;
 
 use paceline_core::Timestamp;
+use paceline_store::is_disk_full;
 use paceline_store::work::NewItem;
 
 use super::line;
@@ -25,6 +26,7 @@ const TOGETHER: (usize, usize) = (1_000, 8 << 20);
 #[derive(Debug)]
 pub(super) struct Items {
     lines: Lines,
+    count: u64,
     bytes: u64,
     /// When they are added, by the clock of the store.
     now: Timestamp,
@@ -37,7 +39,11 @@ impl Items {
     /// # Errors
     /// Names the lines that are no items, and keys that stand there twice.
     pub(super) fn check(path: &Path, are_requests: bool) -> Result<Self, Failure> {
-        let unreadable = |error| Failure::refused(format!("cannot read {}: {error}", path.display()));
+        let unreadable = |error| match is_disk_full(&error) {
+            // What cannot be read twice is copied first.
+            true => Failure::DiskFull(format!("nothing was added: cannot copy the items: {error}")),
+            false => Failure::refused(format!("cannot read {}: {error}", path.display())),
+        };
         let mut lines = Lines::new(seekable(path).map_err(unreadable)?);
         let (mut wrong, mut not_sent) = (Vec::new(), NotSent::default());
         let mut keys: HashMap<[u8; 16], u64> = HashMap::new();
@@ -80,12 +86,17 @@ impl Items {
         not_sent.tell();
         let bytes = lines.position;
         lines.rewind().map_err(unreadable)?;
-        Ok(Self { lines, bytes, now })
+        Ok(Self { lines, count: items, bytes, now })
     }
 
     /// The same, added at that time.
     pub(super) fn at(self, now: Timestamp) -> Self {
         Self { now, ..self }
+    }
+
+    /// How many there are.
+    pub(super) const fn count(&self) -> u64 {
+        self.count
     }
 
     /// How long the file is.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use paceline_core::Timestamp;
 use paceline_store::ACCOUNT;
-use paceline_store::work::{Added, DEFAULT_GROUP, NewItem, State, WorkClock, WorkStore};
+use paceline_store::work::{Added, DEFAULT_GROUP, NewItem, State, WorkClock, WorkError, WorkStore};
 use serde_json::json;
 
 use super::compact::on_one_line;
@@ -74,7 +74,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let clock = WorkClock::system();
     if let Some(from) = &args.from {
         let items = Items::check(from, args.http)?;
-        let store = args.store.open_or_make(&clock).await?;
+        let store = args.store.open_or_make(&clock).await.map_err(nothing_added)?;
         let items = items.at(store.now().await.map_err(not_begun)?);
         let tally = add_all(&*store, items, everywhere.quiet).await?;
         if args.json || !everywhere.quiet {
@@ -84,13 +84,13 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     }
     let made = args.key.is_none();
     let mut item = one(&args)?;
-    let store = args.store.open_or_make(&clock).await?;
+    let store = args.store.open_or_make(&clock).await.map_err(nothing_added)?;
     if let Some(when) = args.not_before {
         item.not_before = Some(when.from(store.now().await.map_err(not_begun)?));
     }
     let mut tally = Tally::default();
     let key = item.key.clone();
-    tally.count(&store.insert(vec![item]).await.map_err(not_begun)?);
+    tally.count(&store.insert(vec![item]).await.map_err(|error| nothing_added(not_begun(error)))?);
     if args.json {
         print(&tally, Some(&key), true)?;
     } else if made {
@@ -147,17 +147,10 @@ const MOST_PAYLOAD: u64 = 32 << 20;
 /// Adds the items of a file, many at a time.
 async fn add_all(store: &dyn WorkStore, mut items: Items, quiet: bool) -> Result<Tally, Failure> {
     let bar = progress(items.bytes(), quiet);
-    let (mut tally, mut hosts) = (Tally::default(), Hosts::default());
+    let (mut tally, mut hosts, all) = (Tally::default(), Hosts::default(), items.count());
     while let Some(together) = items.next_together()? {
         together.iter().for_each(|item| hosts.note(&item.payload));
-        let added =
-            store.insert(together).await.map_err(|error| match tally.added + tally.known.values().sum::<u64>() {
-                0 => Failure::refused(error),
-                done => {
-                    let done = text::counted(done, "item");
-                    Failure::interrupted(format!("{error}; {done} had been added: add the same file again"))
-                }
-            })?;
+        let added = store.insert(together).await.map_err(|error| not_all_added(error, &tally, all))?;
         tally.count(&added);
         bar.set_position(items.position());
     }
@@ -166,6 +159,30 @@ async fn add_all(store: &dyn WorkStore, mut items: Items, quiet: bool) -> Result
         tracing::info!("{}", text::printable(&words));
     }
     Ok(tally)
+}
+
+/// Why nothing was added where the same command adds it later: that nothing was is told too.
+fn nothing_added(why: Failure) -> Failure {
+    match why {
+        Failure::Interrupted(why) => Failure::Interrupted(format!("nothing was added: {why}")),
+        Failure::DiskFull(why) => Failure::DiskFull(format!("nothing was added: {why}")),
+        why => why,
+    }
+}
+
+/// Why only those of `all` items were added that the tally has.
+fn not_all_added(error: WorkError, tally: &Tally, all: u64) -> Failure {
+    let there = tally.added + tally.known.values().sum::<u64>();
+    if there == 0 {
+        return nothing_added(not_begun(error));
+    }
+    let (there, all) = (text::count(there), text::counted(all, "item"));
+    let what_follows = match error.is_disk_full() {
+        // What to do about that it says itself.
+        true => ", which adds the rest",
+        false => "; add the same file again, which adds the rest",
+    };
+    Failure::interrupted(format!("{there} of {all} are in the store: {error}{what_follows}"))
 }
 
 fn progress(bytes: u64, quiet: bool) -> ProgressBar {

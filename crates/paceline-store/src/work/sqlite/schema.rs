@@ -136,7 +136,7 @@ const BUSY: Duration = Duration::from_secs(60);
 /// Opens or makes a store, and brings its tables up to this version. A commit outlasts a power cut. What may not be written, or
 /// is on a full disk, can be looked at.
 pub(super) fn open(path: &Path, now_ms: i64) -> Result<Connection, WorkError> {
-    make_private(path);
+    make_private(path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags).map_err(WorkError::sqlite("open"))?;
     match prepare(&conn, path, now_ms) {
