@@ -13,6 +13,14 @@ const LONGEST_WAIT: Duration = Duration::from_mins(2);
 /// A whole test that takes longer ends the run of the tests.
 const LONGEST_TEST: Duration = Duration::from_mins(5);
 
+/// The long forms of tests take so many times as long.
+const LONG_FORM: u32 = 20;
+
+/// As long, in the long form of a test (`PACELINE_SOAK=1`).
+fn in_this_form(longest: Duration) -> Duration {
+    if std::env::var_os("PACELINE_SOAK").is_some_and(|value| value == "1") { longest * LONG_FORM } else { longest }
+}
+
 /// Waits that end, for whatever runs as a process.
 pub(crate) trait Bounded {
     /// Its status at its end.
@@ -21,13 +29,13 @@ pub(crate) trait Bounded {
 
 impl Bounded for Child {
     fn ended(&mut self) -> ExitStatus {
-        within(LONGEST_WAIT, Some(self.id()), "the end", || self.wait()).expect("a process of ours")
+        within(in_this_form(LONGEST_WAIT), Some(self.id()), "the end", || self.wait()).expect("a process of ours")
     }
 }
 
 impl Bounded for Command {
     fn ended(&mut self) -> ExitStatus {
-        within(LONGEST_WAIT, None, "the end", || self.status()).expect("it starts")
+        within(in_this_form(LONGEST_WAIT), None, "the end", || self.status()).expect("it starts")
     }
 }
 
@@ -39,7 +47,8 @@ pub(crate) trait BoundedOutput {
 
 impl BoundedOutput for Child {
     fn ended_with_output(self) -> Output {
-        within(LONGEST_WAIT, Some(self.id()), "the end", || self.wait_with_output()).expect("a process of ours")
+        within(in_this_form(LONGEST_WAIT), Some(self.id()), "the end", || self.wait_with_output())
+            .expect("a process of ours")
     }
 }
 
@@ -51,7 +60,7 @@ impl BoundedOutput for &mut Command {
 
 /// The same, of what may not be installed.
 pub(crate) fn output_of(command: &mut Command) -> std::io::Result<Output> {
-    within(LONGEST_WAIT, None, "the end", || command.output())
+    within(in_this_form(LONGEST_WAIT), None, "the end", || command.output())
 }
 
 /// Reads a line that a process writes, behind what was read before. Returns its length; zero at the end of what it writes.
@@ -61,7 +70,7 @@ pub(crate) fn read_line(process: &Child, from: &mut impl BufRead, text: &mut Str
 
 /// Whatever reads what a process writes.
 pub(crate) fn reading<T>(process: &Child, what: &str, read: impl FnOnce() -> T) -> T {
-    within(LONGEST_WAIT, Some(process.id()), what, read)
+    within(in_this_form(LONGEST_WAIT), Some(process.id()), what, read)
 }
 
 /// Does what waits for a process, and kills it, with what it has started, when that takes too long. None: for whatever this
@@ -139,10 +148,10 @@ pub(crate) struct TestBound {
 impl TestBound {
     pub(crate) fn new() -> Self {
         let (over, is_over) = mpsc::channel::<()>();
-        let test = test();
+        let (test, longest) = (test(), in_this_form(LONGEST_TEST));
         thread::spawn(move || {
-            if is_over.recv_timeout(LONGEST_TEST) == Err(RecvTimeoutError::Timeout) {
-                give_up(&test, &format!("takes longer than {LONGEST_TEST:?}"));
+            if is_over.recv_timeout(longest) == Err(RecvTimeoutError::Timeout) {
+                give_up(&test, &format!("takes longer than {longest:?}"));
             }
         });
         Self { _over: over }

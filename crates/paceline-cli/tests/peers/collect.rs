@@ -9,6 +9,7 @@ use std::time::Duration;
 use paceline_store::blocks::{BlockStore, Held, HostId, Joined, NewBlock, Offer, Settings};
 use serde_json::Value;
 
+use crate::bounded::{BoundedOutput, TestBound};
 use crate::postgres_server::PostgresServer;
 
 /// A job of so many lines in blocks of ten, and a worker on it.
@@ -46,7 +47,7 @@ impl OnJob {
 }
 
 fn ended(command: &mut Command) -> (Option<i32>, String, String) {
-    let output = command.output().expect("the binary runs");
+    let output = command.ended_with_output();
     let [out, log] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
     (output.status.code(), out, log)
 }
@@ -59,6 +60,7 @@ fn lines_of(path: &Path) -> Vec<u64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn results_are_collected_in_the_order_of_the_input_each_once() {
+    let _bound = TestBound::new();
     let postgres = PostgresServer::start();
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name);
@@ -111,6 +113,7 @@ async fn results_are_collected_in_the_order_of_the_input_each_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_is_named_where_there_are_several() {
+    let _bound = TestBound::new();
     let postgres = PostgresServer::start();
     let (one, other) = (OnJob::new(&postgres, "one", 3).await, OnJob::new(&postgres, "other", 3).await);
     one.end(0..3).await;

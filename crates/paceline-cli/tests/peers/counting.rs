@@ -18,6 +18,9 @@ use paceline::clock::Clock;
 use paceline_core::Instant;
 use tokio::net::TcpListener;
 
+/// No call takes longer, nor is its client away for so long and its connection not ended.
+const LONGEST_CALL: Duration = Duration::from_mins(2);
+
 /// A running server; it stops with the value.
 pub(crate) struct Counting {
     address: SocketAddr,
@@ -179,9 +182,13 @@ impl Counting {
     }
 
     /// Returns once every connection was served to its end: after the client died, nothing arrives any more.
+    ///
+    /// # Panics
+    /// When that takes longer than any call.
     pub(crate) fn wait_until_idle(&self) {
         let pages = self.book.open();
-        drop(self.book.turned.wait_while(pages, |pages| pages.connections > 0).expect("no holder of the book panics"));
+        let waited = self.book.turned.wait_timeout_while(pages, LONGEST_CALL, |pages| pages.connections > 0);
+        assert!(!waited.expect("no holder of the book panics").1.timed_out(), "a connection does not end");
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::counting::Counting;
 use super::job::Job;
 use super::measure;
+use crate::bounded::{Bounded, TestBound};
 
 /// libfaketime changes what the wall clock shows and leaves the monotonic clock alone, as an administrator does.
 pub(crate) struct Clock {
@@ -51,6 +52,7 @@ fn library() -> PathBuf {
 
 #[test]
 fn a_hint_of_an_hour_defers_until_then_and_no_longer() {
+    let _bound = TestBound::new();
     const ITEMS: usize = 40;
     let (clock, counting) = (Clock::new(), Counting::start(Duration::from_millis(5)));
     let job =
@@ -78,6 +80,7 @@ fn a_hint_of_an_hour_defers_until_then_and_no_longer() {
 /// A machine without a battery for its clock starts in the past.
 #[test]
 fn a_clock_that_is_set_back_between_two_runs_makes_no_hold_longer() {
+    let _bound = TestBound::new();
     const ITEMS: usize = 10;
     let (clock, counting) = (Clock::new(), Counting::start(Duration::from_millis(5)));
     let flags = ["--concurrency", "1", "--max-wait", "10m"];
@@ -100,6 +103,7 @@ fn a_clock_that_is_set_back_between_two_runs_makes_no_hold_longer() {
 
 #[test]
 fn a_clock_that_steps_in_the_middle_changes_nothing() {
+    let _bound = TestBound::new();
     let (items, rate) = (measure::items() / 2, 50);
     let (clock, counting) = (Clock::new(), Counting::start(Duration::from_millis(5)));
     let limit = format!("{rate} rps");
@@ -115,7 +119,7 @@ fn a_clock_that_steps_in_the_middle_changes_nothing() {
     counting.use_up(None);
     assert!(counting.wait_for_events(2 * third, Duration::from_secs(60)), "it goes on after two seconds, not an hour");
     clock.shift("+1h");
-    assert!(process.wait().expect("the job ends").success());
+    assert!(process.ended().success());
     let sends = counting.arrivals();
     let ended = job.run();
     measure::say(&format!("clock stepped by 1 h and 2 h: items={items} sends={sends}"));

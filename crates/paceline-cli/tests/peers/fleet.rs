@@ -13,6 +13,7 @@ use super::job::{Job, KEY};
 use super::measure;
 use super::nginx::{BURST, Limit, Nginx, RATE, SERVICE};
 use super::redis_server::RedisServer;
+use crate::bounded::{Bounded, BoundedOutput, TestBound};
 
 const WINDOW: Duration = Duration::from_secs(2);
 
@@ -30,6 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn processes_on_one_key_keep_its_limit_whatever_becomes_of_them_and_of_redis() {
+    let _bound = TestBound::new();
     let (processes, items) = if measure::soak() { (16, 1_000) } else { (4, 250) };
     let counting = Counting::start(Duration::from_millis(5));
     let mut redis = RedisServer::start(&[]);
@@ -51,7 +53,7 @@ fn processes_on_one_key_keep_its_limit_whatever_becomes_of_them_and_of_redis() {
     goes_on(LIMIT);
 
     children[0].kill().expect("SIGKILL");
-    children[0].wait().expect("it is ours");
+    children[0].ended();
     goes_on(LIMIT);
     signal(&children[1], "STOP");
     std::thread::sleep(LEASE + Duration::from_secs(2));
@@ -64,7 +66,7 @@ fn processes_on_one_key_keep_its_limit_whatever_becomes_of_them_and_of_redis() {
     redis.begin();
 
     for (job, child) in jobs.iter().zip(&mut children) {
-        assert!(child.wait().expect("it is ours").success(), "{}", job.log());
+        assert!(child.ended().success(), "{}", job.log());
         job.assert_complete(&job.run());
     }
     let worst = counting.worst(WINDOW - UNDER_WAY);
@@ -82,6 +84,7 @@ fn processes_on_one_key_keep_its_limit_whatever_becomes_of_them_and_of_redis() {
 /// Redis has just begun, so it gives nothing for a lease and a window.
 #[test]
 fn a_run_that_gets_no_share_within_its_longest_wait_ends_and_leaves_its_items() {
+    let _bound = TestBound::new();
     let counting = Counting::start(Duration::from_millis(5));
     let base_url = format!("http://{}/v1", counting.address());
     for limit in ["60rpm", "50 concurrent"] {
@@ -100,7 +103,7 @@ fn a_run_that_gets_no_share_within_its_longest_wait_ends_and_leaves_its_items() 
             let mut tasks = Command::new(env!("CARGO_BIN_EXE_paceline"));
             tasks.args(["tasks", command, "--store", "work.db", "--http"]).args(flags).current_dir(&folder);
             tasks.env_clear().env("HOME", folder.path()).env("OPENAI_API_KEY", "a-key-of-a-test");
-            tasks.output().expect("the binary runs")
+            tasks.ended_with_output()
         };
         let added = tasks("add", &["--from", "in.jsonl"]);
         assert!(added.status.success(), "{}", String::from_utf8_lossy(&added.stderr));
@@ -119,6 +122,7 @@ const PLACES: u64 = 8;
 
 #[test]
 fn processes_on_one_key_have_no_more_calls_in_flight_than_its_limit_also_when_some_are_killed() {
+    let _bound = TestBound::new();
     let (processes, items) = if measure::soak() { (16, 200) } else { (4, 60) };
     let counting = Counting::start(SERVED);
     let redis = RedisServer::start(&[]);
@@ -140,13 +144,13 @@ fn processes_on_one_key_have_no_more_calls_in_flight_than_its_limit_also_when_so
     goes_on(2 * PLACES);
     for killed in 0..processes / 2 {
         children[killed].kill().expect("SIGKILL");
-        children[killed].wait().expect("it is ours");
+        children[killed].ended();
         children[killed] = jobs[killed].spawn();
     }
     goes_on(2 * PLACES);
     redis.command(&["FLUSHALL"]);
     for (job, child) in jobs.iter().zip(&mut children) {
-        assert!(child.wait().expect("it is ours").success(), "{}", job.log());
+        assert!(child.ended().success(), "{}", job.log());
         job.assert_complete(&job.run());
     }
     let worst = counting.worst(SERVED);
@@ -164,6 +168,7 @@ fn processes_on_one_key_have_no_more_calls_in_flight_than_its_limit_also_when_so
 /// Each ends its job in about the same time, for each has the same share.
 #[test]
 fn processes_that_are_told_nothing_learn_the_rate_of_nginx_together() {
+    let _bound = TestBound::new();
     let (processes, items) = if measure::soak() { (16, 200) } else { (6, 60) };
     let counting = Counting::start(SERVICE);
     let nginx = Nginx::start(&counting, Limit::Bucket);
@@ -175,7 +180,7 @@ fn processes_that_are_told_nothing_learn_the_rate_of_nginx_together() {
     let began = counting.now();
     let mut seconds = Vec::new();
     for (job, mut child) in jobs.iter().zip(children) {
-        assert!(child.wait().expect("it is ours").success(), "{}", job.log());
+        assert!(child.ended().success(), "{}", job.log());
         seconds.push(counting.now().saturating_since(began).as_secs_f64());
     }
     let (sends, refused) = nginx.counts();
@@ -189,13 +194,14 @@ fn processes_that_are_told_nothing_learn_the_rate_of_nginx_together() {
 }
 
 pub(crate) fn signal(process: &Child, name: &str) {
-    let status = Command::new("kill").args([&format!("-{name}"), &process.id().to_string()]).status();
-    assert!(status.expect("kill is there").success());
+    let status = Command::new("kill").args([&format!("-{name}"), &process.id().to_string()]).ended();
+    assert!(status.success());
 }
 
 /// A program with the same configuration is a member of the fleet of `paceline run`, and gives back what it has.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_profile_of_a_program_and_runs_are_one_fleet() {
+    let _bound = TestBound::new();
     let counting = Counting::start(Duration::from_millis(5));
     let redis = RedisServer::start(&["--save", ""]);
     let (base_url, url) = (format!("http://{}/v1", counting.address()), redis.url());
@@ -218,7 +224,7 @@ async fn a_profile_of_a_program_and_runs_are_one_fleet() {
         client.send(Call::post("/v1/chat/completions", "{\"model\":\"m\"}")).await.expect("a success");
     }
     run.kill().expect("SIGKILL");
-    run.wait().expect("it is ours");
+    run.ended();
     profiles.leave().await;
     assert!(profiles.client("openai").is_err(), "it has left");
 }

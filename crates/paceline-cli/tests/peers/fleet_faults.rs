@@ -19,6 +19,7 @@ use super::postgres_server::PostgresServer;
 use super::proxy::{Proxy, Weather};
 use super::redis_server::RedisServer;
 use super::sentinel_set::SentinelSet;
+use crate::bounded::{Bounded, TestBound};
 
 /// After this and a window the others have what a killed process held.
 const LEASE: Duration = Duration::from_secs(3);
@@ -192,7 +193,7 @@ impl Fleet {
             match trouble {
                 Trouble::Kill => {
                     self.children[place].kill().expect("SIGKILL");
-                    self.children[place].wait().expect("it is ours");
+                    self.children[place].ended();
                     self.children[place] = self.jobs[place].spawn();
                 }
                 Trouble::Suspend => {
@@ -246,7 +247,7 @@ impl Fleet {
     /// All jobs end, and are complete; then what was counted.
     fn ends(mut self, name: &str, refused: impl FnOnce() -> Option<u64>) {
         for (job, child) in self.jobs.iter().zip(&mut self.children) {
-            assert!(child.wait().expect("it is ours").success(), "{}", job.log());
+            assert!(child.ended().success(), "{}", job.log());
             job.assert_complete(&job.run());
         }
         let (worst, half) = (
@@ -293,6 +294,7 @@ fn counting() -> (Counting, String) {
 
 #[test]
 fn a_limit_holds_whatever_becomes_of_redis_and_of_the_way_to_it() {
+    let _bound = TestBound::new();
     let (runtime, (counting, base_url)) = (runtime(), counting());
     let mut fleet = Fleet::start(Store::redis(&runtime), counting, &base_url, LIMIT, WINDOW);
     fleet.suffers(if measure::soak() { &REDIS } else { &REDIS[..4] });
@@ -301,6 +303,7 @@ fn a_limit_holds_whatever_becomes_of_redis_and_of_the_way_to_it() {
 
 #[test]
 fn a_limit_holds_over_a_failover_by_sentinels() {
+    let _bound = TestBound::new();
     let (counting, base_url) = counting();
     let mut fleet = Fleet::start(Store::Sentinels(SentinelSet::start()), counting, &base_url, LIMIT, WINDOW);
     fleet.suffers(&[Trouble::Failover]);
@@ -310,6 +313,7 @@ fn a_limit_holds_over_a_failover_by_sentinels() {
 
 #[test]
 fn a_limit_holds_on_postgres_whatever_becomes_of_it() {
+    let _bound = TestBound::new();
     let (counting, base_url) = counting();
     let mut fleet = Fleet::start(Store::Postgres(PostgresServer::start()), counting, &base_url, LIMIT, WINDOW);
     fleet.suffers(if measure::soak() {
@@ -323,6 +327,7 @@ fn a_limit_holds_on_postgres_whatever_becomes_of_it() {
 /// Its bucket of 20 a second takes 20 at once.
 #[test]
 fn nginx_refuses_no_call_of_a_fleet() {
+    let _bound = TestBound::new();
     let runtime = runtime();
     let counting = Counting::start(Duration::from_millis(5));
     let nginx = Nginx::start(&counting, Limit::Bucket);
@@ -335,6 +340,7 @@ fn nginx_refuses_no_call_of_a_fleet() {
 /// half of its 200 it never finds more, wherever in their windows calls came.
 #[test]
 fn haproxy_refuses_no_call_of_a_fleet() {
+    let _bound = TestBound::new();
     let runtime = runtime();
     let counting = Counting::start(Duration::from_millis(5));
     let haproxy = Haproxy::start(&counting, 1);
@@ -346,6 +352,7 @@ fn haproxy_refuses_no_call_of_a_fleet() {
 /// Told by headers alone: what the mock announces to one process all share.
 #[test]
 fn the_mock_refuses_almost_no_call_of_a_fleet_that_its_headers_tell() {
+    let _bound = TestBound::new();
     let (_mock, base_url) = Mock::start();
     let redis = RedisServer::start(&[]);
     let url = redis.url();
@@ -354,7 +361,7 @@ fn the_mock_refuses_almost_no_call_of_a_fleet_that_its_headers_tell() {
     let jobs: Vec<Job> = (0..processes()).map(|_| Job::new(items, &base_url, &flags)).collect();
     let children: Vec<Child> = jobs.iter().map(Job::spawn).collect();
     for (job, mut child) in jobs.iter().zip(children) {
-        assert!(child.wait().expect("it is ours").success(), "{}", job.log());
+        assert!(child.ended().success(), "{}", job.log());
     }
     let count = |key: &str| jobs.iter().map(|job| job.summed(key)).sum::<u64>();
     let (sends, refused) = (count("calls"), count("throttled"));

@@ -1,7 +1,7 @@
 //! `paceline serve` before nginx and HAProxy: 64 clients that never retry get an answer each, and the proxies refuse little.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
+use std::io::BufReader;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use super::counting::Counting;
 use super::haproxy::{self, Haproxy};
 use super::measure;
 use super::nginx::{BURST, Limit, Nginx, RATE, SERVICE};
+use crate::bounded::{self, Bounded, TestBound};
 
 /// Clients at once, each with one request after the other.
 const CLIENTS: usize = 64;
@@ -27,6 +28,7 @@ pub(crate) struct Gateway {
 
 #[test]
 fn a_gateway_that_is_told_the_rate_holds_what_nginx_would_refuse() {
+    let _bound = TestBound::new();
     let counting = Counting::start(SERVICE);
     let nginx = Nginx::start(&counting, Limit::Bucket);
     let told = "[upstream.first]\nlimits = [\"20 rps\"]\nburst = 20\nshape = \"bucket\"\n";
@@ -40,6 +42,7 @@ fn a_gateway_that_is_told_the_rate_holds_what_nginx_would_refuse() {
 
 #[test]
 fn a_gateway_learns_the_rate_of_nginx() {
+    let _bound = TestBound::new();
     let counting = Counting::start(SERVICE);
     let nginx = Nginx::start(&counting, Limit::Bucket);
     let (oracle, counts) = (oracle_of_nginx(200), || nginx.counts());
@@ -52,6 +55,7 @@ fn a_gateway_learns_the_rate_of_nginx() {
 /// A failure is neither a refusal nor a reason to slow down.
 #[test]
 fn random_failures_slow_a_gateway_down_by_little() {
+    let _bound = TestBound::new();
     let run = |name: &str, failing: u64| {
         let counting = Counting::failing(SERVICE, failing);
         let nginx = Nginx::start(&counting, Limit::Bucket);
@@ -72,6 +76,7 @@ fn random_failures_slow_a_gateway_down_by_little() {
 
 #[test]
 fn a_gateway_learns_the_rate_of_haproxy() {
+    let _bound = TestBound::new();
     std::thread::scope(|scope| {
         for (name, hint) in [("honest hint", 10), ("hint too short", 1)] {
             scope.spawn(move || {
@@ -158,7 +163,7 @@ impl Gateway {
     /// Kills it, and begins the next one at its address.
     pub(crate) fn kill_and_begin(&mut self) {
         self.child.kill().expect("SIGKILL");
-        self.child.wait().expect("it ends");
+        self.child.ended();
         (self.child, self.url) = begin(self.state.path(), self.url.trim_start_matches("http://"));
     }
 }
@@ -171,7 +176,7 @@ fn begin(state: &Path, listen: &str) -> (Child, String) {
     let mut child = command.stdout(Stdio::piped()).spawn().expect("the binary starts");
     let mut line = String::new();
     let stdout = child.stdout.take().expect("stdout is piped");
-    BufReader::new(stdout).read_line(&mut line).expect("the gateway says where it listens");
+    bounded::read_line(&child, &mut BufReader::new(stdout), &mut line);
     let url = line.trim().strip_prefix("listening on ").expect("an address").to_owned();
     (child, url)
 }

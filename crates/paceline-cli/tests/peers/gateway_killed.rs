@@ -13,6 +13,7 @@ use super::counting::Counting;
 use super::gateway::Gateway;
 use super::haproxy::{self, Haproxy};
 use super::measure;
+use crate::bounded::TestBound;
 
 const REQUESTS: usize = 500;
 
@@ -29,6 +30,7 @@ const CUT: u64 = 64;
 
 #[test]
 fn haproxy_refuses_almost_nothing_where_a_gateway_that_holds_500_requests_is_killed() {
+    let _bound = TestBound::new();
     let counting = Counting::start(SERVICE);
     let proxy = Haproxy::start(&counting, 10);
     let mut gateway = Gateway::start(&proxy.base_url(), &format!("[upstream.first]\nlimits = [\"{TOLD}\"]\n"));

@@ -7,6 +7,7 @@ use rcgen::{CertificateParams, KeyPair};
 use super::gateway::{Gateway, send_all};
 use super::measure;
 use super::nginx::Nginx;
+use crate::bounded::TestBound;
 
 const REQUESTS: usize = 640;
 
@@ -15,6 +16,7 @@ const OF_A_CONNECTION: usize = 20;
 
 #[test]
 fn no_request_is_lost_or_made_twice_where_nginx_ends_its_connections() {
+    let _bound = TestBound::new();
     let key = KeyPair::generate().expect("a key");
     let certificate = CertificateParams::new(["localhost".to_owned()]).and_then(|params| params.self_signed(&key));
     let certificate = certificate.expect("a certificate").pem();

@@ -11,6 +11,7 @@ use super::counting::Counting;
 use super::free_ports::free_ports;
 use super::job::{Job, burst};
 use super::measure;
+use crate::bounded::{self, TestBound};
 
 /// Calls that HAProxy lets through in 10 s.
 const LIMIT: usize = 200;
@@ -29,6 +30,7 @@ pub(crate) struct Haproxy {
 
 #[test]
 fn haproxy_really_limits() {
+    let _bound = TestBound::new();
     let counting = Counting::start(SERVICE);
     let haproxy = Haproxy::start(&counting, 1);
     let answers = burst(&haproxy.url(), 260);
@@ -41,6 +43,7 @@ fn haproxy_really_limits() {
 
 #[test]
 fn told_its_rate_haproxy_refuses_almost_nothing() {
+    let _bound = TestBound::new();
     let counting = Counting::start(SERVICE);
     let haproxy = Haproxy::start(&counting, 1);
     let items = measure::items();
@@ -57,6 +60,7 @@ fn told_its_rate_haproxy_refuses_almost_nothing() {
 
 #[test]
 fn untold_the_rate_is_learnt_at_haproxy() {
+    let _bound = TestBound::new();
     // The window is 10 s: one frontend says so, the other claims that a second is enough.
     std::thread::scope(|scope| {
         scope.spawn(|| untold("haproxy untold, honest hint", 10));
@@ -95,7 +99,7 @@ impl Haproxy {
             let [port] = free_ports();
             let file = folder.path().join("haproxy.cfg");
             fs::write(&file, config(&folder, port, upstream, retry_after)).expect("writing haproxy.cfg");
-            let output = Command::new("haproxy").arg("-D").arg("-f").arg(&file).output();
+            let output = bounded::output_of(Command::new("haproxy").arg("-D").arg("-f").arg(&file));
             let output = output.expect("haproxy is on the PATH (scripts/test installs it)");
             if output.status.success() {
                 return Self { folder, port };

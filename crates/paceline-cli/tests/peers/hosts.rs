@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::counting::Counting;
 use super::job::{Ended, Job, name};
 use super::measure;
+use crate::bounded::{Bounded, BoundedOutput, TestBound};
 use crate::postgres_server::PostgresServer;
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -26,8 +27,7 @@ fn hosts(number: usize, items: usize, postgres: &PostgresServer, counting: &Coun
 fn assert_each_once(postgres: &PostgresServer, items: usize, ended: &[Ended]) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let collected = folder.path().join("all.jsonl").display().to_string();
-    let output = postgres.command(&["collect"], &["--job", "requests.jsonl", "-o", &collected]).output();
-    let output = output.expect("the binary starts");
+    let output = postgres.command(&["collect"], &["--job", "requests.jsonl", "-o", &collected]).ended_with_output();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let text = std::fs::read_to_string(collected).expect("results");
     for (item, line) in text.lines().enumerate() {
@@ -47,18 +47,19 @@ fn assert_each_once(postgres: &PostgresServer, items: usize, ended: &[Ended]) {
 
 /// The job so far, as `paceline collect` lists it.
 fn job_of(postgres: &PostgresServer) -> Value {
-    let output = postgres.command(&["collect"], &["--json"]).output().expect("the binary starts");
+    let output = postgres.command(&["collect"], &["--json"]).ended_with_output();
     let listed = output.stdout.split(|byte| *byte == b'\n').next().unwrap_or_default();
     serde_json::from_slice(listed).unwrap_or_default()
 }
 
 fn signal(child: &Child, signal: &str) {
-    let sent = Command::new("kill").args([&format!("-{signal}"), &child.id().to_string()]).status();
-    assert!(sent.expect("kill runs").success());
+    let sent = Command::new("kill").args([&format!("-{signal}"), &child.id().to_string()]).ended();
+    assert!(sent.success());
 }
 
 #[test]
 fn hosts_that_are_killed_suspended_and_cut_off_lose_and_double_no_result() {
+    let _bound = TestBound::new();
     let items = if measure::soak() { 20_000 } else { 3_000 };
     let counting = Counting::start(Duration::from_millis(150));
     let mut postgres = PostgresServer::start();
@@ -71,23 +72,23 @@ fn hosts_that_are_killed_suspended_and_cut_off_lose_and_double_no_result() {
     };
     goes_on(1);
     children[0].kill().expect("SIGKILL");
-    children[0].wait().expect("it is ours");
+    children[0].ended();
     signal(&children[1], "STOP");
     goes_on(2);
     children[2].kill().expect("SIGKILL");
-    children[2].wait().expect("it is ours");
+    children[2].ended();
     goes_on(3);
     postgres.tell("stop");
     std::thread::sleep(Duration::from_secs(2));
     postgres.tell("start");
     // One of those that were killed comes back with the same command, one does not.
     children[0] = jobs[0].spawn();
-    assert!(children[0].wait().expect("it is ours").success(), "{}", jobs[0].log());
-    assert!(children[3].wait().expect("it is ours").success(), "{}", jobs[3].log());
+    assert!(children[0].ended().success(), "{}", jobs[0].log());
+    assert!(children[3].ended().success(), "{}", jobs[3].log());
     // It asks the store before it sends any more; what it was about to write at that moment may still leave.
     let before = counting.arrivals();
     signal(&children[1], "CONT");
-    assert!(children[1].wait().expect("it is ours").success(), "{}", jobs[1].log());
+    assert!(children[1].ended().success(), "{}", jobs[1].log());
     assert!(counting.arrivals() <= before + 2, "{before}, then {}", counting.arrivals());
 
     // What has ended is told again, and nothing is sent.
@@ -110,6 +111,7 @@ fn rate(counting: &Counting, from: u64, to: u64) -> f64 {
 /// A host has so many places that it is not the machine of the tests which bounds it.
 #[test]
 fn four_hosts_are_faster_than_one_and_the_two_that_are_killed_lose_nothing() {
+    let _bound = TestBound::new();
     let [of_one, items] = if measure::soak() { [20_000, 100_000] } else { [500, 2_000] };
     let flags = ["--concurrency", "16"];
     let run = |number: usize, items: usize| {
@@ -120,16 +122,16 @@ fn four_hosts_are_faster_than_one_and_the_two_that_are_killed_lose_nothing() {
         (rate(&counting, total / 5, total / 2), counting, postgres, jobs, children)
     };
     let (one, _counting, postgres, jobs, mut children) = run(1, of_one);
-    assert!(children[0].wait().expect("it is ours").success(), "{}", jobs[0].log());
+    assert!(children[0].ended().success(), "{}", jobs[0].log());
     assert_each_once(&postgres, of_one, &[jobs[0].run()]);
 
     let (four, counting, postgres, jobs, mut children) = run(4, items);
     for killed in &mut children[..2] {
         killed.kill().expect("SIGKILL");
-        killed.wait().expect("it is ours");
+        killed.ended();
     }
     for host in [2, 3] {
-        assert!(children[host].wait().expect("it is ours").success(), "{}", jobs[host].log());
+        assert!(children[host].ended().success(), "{}", jobs[host].log());
     }
     let twice = counting.arrivals() - items as u64;
     assert_each_once(&postgres, items, &[jobs[2].run(), jobs[3].run()]);
@@ -141,6 +143,7 @@ fn four_hosts_are_faster_than_one_and_the_two_that_are_killed_lose_nothing() {
 
 #[test]
 fn calls_that_must_not_be_made_twice_are_not_and_of_a_lost_host_those_under_way_are_in_doubt() {
+    let _bound = TestBound::new();
     let (items, places) = (400, 4);
     let counting = Counting::start(Duration::from_millis(400));
     let postgres = PostgresServer::start();
@@ -154,13 +157,13 @@ fn calls_that_must_not_be_made_twice_are_not_and_of_a_lost_host_those_under_way_
     let mut children: Vec<Child> = jobs.iter().map(Job::spawn).collect();
     assert!(counting.wait_for_events(40, PATIENCE), "none of them calls");
     children[0].kill().expect("SIGKILL");
-    children[0].wait().expect("it is ours");
+    children[0].ended();
     signal(&children[1], "STOP");
     std::thread::sleep(LEASE);
     let while_suspended = job_of(&postgres);
     signal(&children[1], "CONT");
     for host in [1, 2] {
-        let code = children[host].wait().expect("it is ours").code();
+        let code = children[host].ended().code();
         assert_eq!(code, Some(1), "some lines are held: {}", jobs[host].log());
     }
     let seen = counting.items();
@@ -179,6 +182,7 @@ fn calls_that_must_not_be_made_twice_are_not_and_of_a_lost_host_those_under_way_
 
 #[test]
 fn a_host_that_is_interrupted_leaves_its_lines_to_the_others_at_once() {
+    let _bound = TestBound::new();
     let items = 600;
     let counting = Counting::start(Duration::from_millis(100));
     let postgres = PostgresServer::start();
@@ -189,14 +193,15 @@ fn a_host_that_is_interrupted_leaves_its_lines_to_the_others_at_once() {
     let mut second = joining.spawn();
     assert!(counting.wait_for_events(300, PATIENCE), "{}", joining.log());
     signal(&first, "INT");
-    assert_eq!(first.wait().expect("it is ours").code(), Some(3), "{}", jobs[0].log());
-    assert!(second.wait().expect("it is ours").success(), "{}", joining.log());
+    assert_eq!(first.ended().code(), Some(3), "{}", jobs[0].log());
+    assert!(second.ended().success(), "{}", joining.log());
     assert_eq!(counting.arrivals(), items as u64, "no line is sent twice");
     assert_each_once(&postgres, items, &[jobs[0].run(), joining.run()]);
 }
 
 #[test]
 fn results_wait_in_the_journal_while_the_store_is_away() {
+    let _bound = TestBound::new();
     let items = 400;
     let counting = Counting::start(Duration::from_millis(100));
     let mut postgres = PostgresServer::start();
@@ -205,7 +210,7 @@ fn results_wait_in_the_journal_while_the_store_is_away() {
     let mut child = job.spawn();
     assert!(counting.wait_for_events(100, PATIENCE), "{}", job.log());
     postgres.tell("stop");
-    assert_eq!(child.wait().expect("it is ours").code(), Some(3), "{}", job.log());
+    assert_eq!(child.ended().code(), Some(3), "{}", job.log());
     assert!(job.log().contains("the store has not answered for"), "{}", job.log());
     let before = counting.arrivals();
     postgres.tell("start");
@@ -216,6 +221,7 @@ fn results_wait_in_the_journal_while_the_store_is_away() {
 
 #[test]
 fn lines_that_failed_on_any_host_are_sent_again_where_that_is_asked_for() {
+    let _bound = TestBound::new();
     let items = 40;
     let counting = Counting::with_outage(Duration::from_millis(20), Duration::ZERO..Duration::from_secs(3));
     let postgres = PostgresServer::start();
@@ -243,6 +249,7 @@ fn lines_that_failed_on_any_host_are_sent_again_where_that_is_asked_for() {
 
 #[test]
 fn a_host_without_the_input_waits_for_the_job() {
+    let _bound = TestBound::new();
     let (items, counting, postgres) = (200, Counting::start(Duration::from_millis(20)), PostgresServer::start());
     let host = |flags: &[&str]| hosts(1, items, &postgres, &counting, flags).remove(0);
     let hasty = host(&["--max-wait", "1s"]).without_input().run();
@@ -255,7 +262,7 @@ fn a_host_without_the_input_waits_for_the_job() {
         assert!(waits.try_wait().expect("it is ours").is_none(), "{}", early.log());
     }
     let ended = maker.run();
-    assert!(waits.wait().expect("it is ours").success(), "{}", early.log());
+    assert!(waits.ended().success(), "{}", early.log());
     assert_each_once(&postgres, items, &[ended, early.run()]);
     assert_eq!(counting.arrivals(), items as u64);
     // Its results are of another job than the one that this would make.
@@ -266,6 +273,7 @@ fn a_host_without_the_input_waits_for_the_job() {
 
 #[test]
 fn a_host_that_would_send_lines_otherwise_is_refused() {
+    let _bound = TestBound::new();
     let (items, counting, postgres) = (3, Counting::start(Duration::from_millis(1)), PostgresServer::start());
     let maker = hosts(1, items, &postgres, &counting, &[]).remove(0);
     assert_each_once(&postgres, items, &[maker.run()]);
@@ -286,6 +294,7 @@ fn a_host_that_would_send_lines_otherwise_is_refused() {
 
 #[test]
 fn an_input_that_was_cut_off_on_its_way_into_the_store_goes_on_where_it_was_left() {
+    let _bound = TestBound::new();
     let items = 4_000;
     let counting = Counting::start(Duration::from_millis(1));
     let postgres = PostgresServer::start();
@@ -299,13 +308,13 @@ fn an_input_that_was_cut_off_on_its_way_into_the_store_goes_on_where_it_was_left
         listed = job_of(&postgres);
     }
     child.kill().expect("SIGKILL");
-    child.wait().expect("it is ours");
+    child.ended();
     let listed = job_of(&postgres);
     assert_eq!(listed["complete"], false, "it was too fast to be cut off: {listed}");
     let joining = Job::new(0, &base_url, &flags).without_input();
     let mut joined = joining.spawn();
     assert!(counting.wait_for_events(10, PATIENCE), "what is there is worked on: {}", joining.log());
     let ended = job.run();
-    assert!(joined.wait().expect("it is ours").success(), "{}", joining.log());
+    assert!(joined.ended().success(), "{}", joining.log());
     assert_each_once(&postgres, items, &[ended]);
 }

@@ -10,6 +10,8 @@ use std::process::{Child, Command, Output, Stdio};
 use paceline::clock::Clock;
 use serde_json::{Value, json};
 
+use crate::bounded::BoundedOutput;
+
 /// A job in a folder of its own.
 pub(crate) struct Job {
     folder: tempfile::TempDir,
@@ -94,7 +96,7 @@ impl Job {
         let clock = Clock::new();
         let began = clock.now();
         let wrapper = ["--signal=KILL", PATIENCE_SECONDS, env!("CARGO_BIN_EXE_paceline")];
-        let output = self.command("timeout", &wrapper).output().expect("the binary starts");
+        let output = self.command("timeout", &wrapper).ended_with_output();
         let seconds = clock.now().saturating_since(began).as_secs_f64();
         let summary = fs::read(self.folder.path().join("summary.json")).unwrap_or_default();
         Ended { output, summary: serde_json::from_slice(&summary).unwrap_or_default(), seconds }

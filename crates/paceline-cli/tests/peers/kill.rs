@@ -10,6 +10,7 @@ use paceline_core::Rng;
 use super::counting::Counting;
 use super::job::Job;
 use super::measure;
+use crate::bounded::{Bounded, TestBound};
 
 const SERVICE: Duration = Duration::from_millis(30);
 
@@ -33,6 +34,7 @@ struct Kills {
 
 #[test]
 fn killed_at_random_instants_a_job_loses_and_doubles_nothing() {
+    let _bound = TestBound::new();
     let soak = measure::soak();
     let items = if soak { 5_000 } else { 300 };
     let kills = match soak {
@@ -110,7 +112,7 @@ fn kill(job: &Job, counting: &Counting, reached: impl FnOnce(&mut Child)) -> u64
     reached(&mut process);
     process.kill().expect("SIGKILL");
     let killed = counting.now();
-    process.wait().expect("the killed process");
+    process.ended();
     counting.wait_until_idle();
     let recorded: BTreeSet<String> = job.recorded().into_iter().collect();
     let mut unrecorded = 0;

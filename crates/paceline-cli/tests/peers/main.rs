@@ -7,6 +7,8 @@
 //! counts; each prints a `measure` line with its time, which depends on the machine and is therefore judged by `scripts/soak`
 //! alone.
 
+#[path = "../cli/bounded.rs"]
+mod bounded;
 mod collect;
 mod counting;
 mod faked_clock;

@@ -1,10 +1,11 @@
 //! Our own provider model behind HTTP, in a process of its own: limits told by headers only.
 
-use std::io::{BufRead, BufReader};
+use std::io::BufReader;
 use std::process::{Child, Command, Stdio};
 
 use super::job::Job;
 use super::measure;
+use crate::bounded::{self, TestBound};
 
 /// 50 requests a second, of which as many may come at once.
 const RPM: f64 = 3_000.0;
@@ -18,6 +19,7 @@ pub(crate) struct Mock(Child);
 
 #[test]
 fn told_by_headers_the_mock_refuses_almost_nothing() {
+    let _bound = TestBound::new();
     let (_mock, url) = Mock::start();
     let items = measure::items();
     let job = Job::new(items, &url, &["--upstream", "openai", "--concurrency", "64"]);
@@ -36,7 +38,7 @@ impl Mock {
         let mut child = command.spawn().expect("the binary starts");
         let mut line = String::new();
         let stdout = child.stdout.take().expect("stdout is piped");
-        BufReader::new(stdout).read_line(&mut line).expect("the mock says where it listens");
+        bounded::read_line(&child, &mut BufReader::new(stdout), &mut line);
         let mock = Self(child);
         let url = line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("the mock said: {line:?}"));
         (mock, format!("{url}/v1"))

@@ -11,6 +11,7 @@ use super::counting::Counting;
 use super::free_ports::free_ports;
 use super::job::{Job, burst};
 use super::measure;
+use crate::bounded::{Bounded, TestBound};
 
 pub(crate) const RATE: f64 = 20.0;
 pub(crate) const BURST: f64 = 20.0;
@@ -38,6 +39,7 @@ pub(crate) struct Nginx {
 
 #[test]
 fn nginx_really_limits() {
+    let _bound = TestBound::new();
     let counting = Counting::start(SERVICE);
     let nginx = Nginx::start(&counting, Limit::Bucket);
     let answers = burst(&nginx.url(), 60);
@@ -49,6 +51,7 @@ fn nginx_really_limits() {
 
 #[test]
 fn nginx_really_limits_calls_in_flight() {
+    let _bound = TestBound::new();
     // So slow that all of them are there before the first one ends.
     let counting = Counting::start(Duration::from_secs(1));
     let nginx = Nginx::start(&counting, Limit::InFlight);
@@ -59,6 +62,7 @@ fn nginx_really_limits_calls_in_flight() {
 
 #[test]
 fn told_its_rate_nginx_refuses_almost_nothing() {
+    let _bound = TestBound::new();
     let counting = Counting::start(SERVICE);
     let nginx = Nginx::start(&counting, Limit::Bucket);
     let items = measure::items();
@@ -76,6 +80,7 @@ fn told_its_rate_nginx_refuses_almost_nothing() {
 
 #[test]
 fn untold_the_rate_is_learnt_at_nginx() {
+    let _bound = TestBound::new();
     let items = measure::items();
     let oracle = (items as f64 - BURST) / RATE + SERVICE.as_secs_f64();
     untold("nginx untold", Limit::Bucket, oracle);
@@ -83,6 +88,7 @@ fn untold_the_rate_is_learnt_at_nginx() {
 
 #[test]
 fn untold_the_calls_in_flight_are_learnt_at_nginx() {
+    let _bound = TestBound::new();
     let items = measure::items();
     let oracle = (items as f64 / IN_FLIGHT as f64 + 1.0) * SERVICE.as_secs_f64();
     untold("nginx untold, calls in flight", Limit::InFlight, oracle);
@@ -168,7 +174,7 @@ impl Drop for Nginx {
 fn nginx(folder: &tempfile::TempDir, arguments: &[&str]) -> bool {
     let mut command = Command::new("nginx");
     command.arg("-p").arg(folder.path()).args(["-e", "error.log", "-c", "nginx.conf"]).args(arguments);
-    command.status().expect("nginx is on the PATH (scripts/test installs it)").success()
+    command.ended().success()
 }
 
 fn config(port: u16, upstream: &Counting, limit: Limit) -> String {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::counting::Counting;
 use super::job::Job;
 use super::measure;
+use crate::bounded::TestBound;
 
 const ITEMS: usize = 6_000;
 const OUTAGE: std::ops::Range<Duration> = Duration::from_secs(2)..Duration::from_secs(8);
@@ -15,6 +16,7 @@ const NOTICED_WITHIN: Duration = Duration::from_secs(1);
 
 #[test]
 fn an_outage_costs_few_calls_and_no_item() {
+    let _bound = TestBound::new();
     let counting = Counting::with_outage(Duration::from_millis(20), OUTAGE);
     let flags = ["--concurrency", "20", "--max-retries", "1"];
     let job = Job::new(ITEMS, &format!("http://{}/v1", counting.address()), &flags);

@@ -5,9 +5,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::gateway::Gateway;
+use crate::bounded::{Bounded, TestBound};
 
 #[test]
 fn promtool_takes_the_metrics_and_the_alerts() {
+    let _bound = TestBound::new();
     let gateway = Gateway::start("http://127.0.0.1:1", "[upstream.first]\nrpm = 60\n");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let page = runtime.block_on(async {
@@ -20,17 +22,18 @@ fn promtool_takes_the_metrics_and_the_alerts() {
     let mut promtool = Command::new("promtool");
     let mut child = promtool.args(["check", "metrics"]).stdin(Stdio::piped()).spawn().expect("promtool is installed");
     child.stdin.take().expect("it is piped").write_all(page.as_bytes()).expect("it reads");
-    assert!(child.wait().expect("it ends").success(), "{page}");
+    assert!(child.ended().success(), "{page}");
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/prometheus");
     for (what, file) in [("check", "alerts.yml"), ("test", "alerts_test.yml")] {
-        let status = Command::new("promtool").args([what, "rules"]).arg(folder.join(file)).status();
-        assert!(status.expect("it runs").success(), "{what} {file}");
+        let status = Command::new("promtool").args([what, "rules"]).arg(folder.join(file)).ended();
+        assert!(status.success(), "{what} {file}");
     }
 }
 
 /// What the alerts and the dashboard ask for is there.
 #[test]
 fn alerts_and_dashboard_name_metrics_that_exist() {
+    let _bound = TestBound::new();
     let contrib = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib");
     let metrics = [
         include_str!("../../../paceline-gateway/src/metrics.rs"),

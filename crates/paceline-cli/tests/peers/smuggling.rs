@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::gateway::Gateway;
 use super::nginx::Nginx;
+use crate::bounded::TestBound;
 
 #[path = "../../../paceline-gateway/tests/gateway/attacks/cases.rs"]
 mod cases;
@@ -92,6 +93,7 @@ fn answers(address: &str, bytes: &[u8]) -> Vec<u16> {
 
 #[test]
 fn nginx_and_the_gateway_see_the_same_requests() {
+    let _bound = TestBound::new();
     let keeps = Keeps::start();
     let (gateway, nginx) =
         (Gateway::start(&format!("http://{}/v1", keeps.address), "[upstream.first]\n"), Nginx::before(keeps.address));

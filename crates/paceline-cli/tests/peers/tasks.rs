@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::counting::Counting;
 use super::faked_clock::Clock;
+use crate::bounded::{BoundedOutput, TestBound};
 use crate::postgres_server::PostgresServer;
 use crate::redis_server::RedisServer;
 
@@ -19,6 +20,7 @@ fn summary_of(output: &Output) -> Value {
 
 #[test]
 fn four_workers_share_what_there_is_and_do_nothing_twice() {
+    let _bound = TestBound::new();
     const ITEMS: usize = 400;
     let postgres = PostgresServer::start();
     let folder = tempfile::tempdir().expect("a folder");
@@ -30,8 +32,7 @@ fn four_workers_share_what_there_is_and_do_nothing_twice() {
         json!({"added": ITEMS, "known": {}, "differing": 0, "key": null}),
         json!({"added": 0, "known": {"waiting": ITEMS}, "differing": 0, "key": null}),
     ] {
-        let output =
-            postgres.command(&["tasks", "add"], &["--from", &items, "--json"]).output().expect("the binary runs");
+        let output = postgres.command(&["tasks", "add"], &["--from", &items, "--json"]).ended_with_output();
         assert_eq!(summary_of(&output), expected);
     }
     // Every item whose name ends in 7 fails once, and is tried again by the run that is free then.
@@ -40,8 +41,7 @@ fn four_workers_share_what_there_is_and_do_nothing_twice() {
     let flags = ["--first-delay", "10ms", "--concurrency", "2", "--json", "--", "sh", "-c", script, "work", &done_path];
     let start = |_| postgres.command(&["tasks", "run"], &flags).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let workers: Vec<Child> = (0..4).map(start).collect::<Result<_, _>>().expect("the binary runs");
-    let summaries: Vec<Value> =
-        workers.into_iter().map(|worker| summary_of(&worker.wait_with_output().expect("it ends"))).collect();
+    let summaries: Vec<Value> = workers.into_iter().map(|worker| summary_of(&worker.ended_with_output())).collect();
 
     let mut times: BTreeMap<String, usize> = BTreeMap::new();
     for key in std::fs::read_to_string(done).expect("some are done").lines() {
@@ -50,7 +50,7 @@ fn four_workers_share_what_there_is_and_do_nothing_twice() {
     assert!(times.len() == ITEMS && times.values().all(|times| *times == 1), "{times:?}");
     let calls: u64 = summaries.iter().filter_map(|summary| summary["calls"].as_u64()).sum();
     assert_eq!(calls as usize, ITEMS + ITEMS / 10, "{summaries:?}");
-    let report = summary_of(&postgres.command(&["tasks", "report"], &["--json"]).output().expect("the binary runs"));
+    let report = summary_of(&postgres.command(&["tasks", "report"], &["--json"]).ended_with_output());
     assert_eq!((&report["status"], &report["succeeded"]), (&"SUCCESS".into(), &ITEMS.into()));
     assert_eq!((&report["calls"], &report["resends"]), (&calls.into(), &(ITEMS / 10).into()));
     assert_eq!(report["items"].as_array().map(Vec::len), Some(ITEMS / 10), "those that were tried twice");
@@ -59,10 +59,11 @@ fn four_workers_share_what_there_is_and_do_nothing_twice() {
 /// Items are added, sent, looked at and sent for again on a machine whose clock is an hour ahead, then as far behind.
 #[test]
 fn where_a_store_is_shared_its_database_alone_says_what_time_it_is() {
+    let _bound = TestBound::new();
     let (postgres, clock) = (PostgresServer::start(), Clock::new());
     let tasks = |word: &str, flags: &[&str]| {
         let mut command = postgres.command(&["tasks", word], flags);
-        let output = command.envs(clock.environment()).output().expect("the binary runs");
+        let output = command.envs(clock.environment()).ended_with_output();
         let log = String::from_utf8_lossy(&output.stderr).into_owned();
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(matches!(output.status.code(), Some(0 | 3)), "{word}: {}: {log}{printed}", output.status);
@@ -98,6 +99,7 @@ fn where_a_store_is_shared_its_database_alone_says_what_time_it_is() {
 /// They take what they can get at once, and leave no request behind that says how much they want.
 #[test]
 fn items_of_two_stores_share_a_limit_through_a_fleet() {
+    let _bound = TestBound::new();
     const ITEMS: usize = 40;
     let (redis, counting) = (RedisServer::start(&[]), Counting::start(Duration::from_millis(5)));
     let (url, base_url) = (redis.url(), format!("http://{}/v1", counting.address()));
@@ -114,12 +116,12 @@ fn items_of_two_stores_share_a_limit_through_a_fleet() {
     };
     let stores = ["one.db", "two.db"];
     for store in stores {
-        summary_of(&tasks("add", store, &["--from", "items.jsonl"]).wait_with_output().expect("it ends"));
+        summary_of(&tasks("add", store, &["--from", "items.jsonl"]).ended_with_output());
     }
     let flags =
         ["--upstream", "openai", "--base-url", &base_url, "--limit", "40 per 2s", "--fleet", &url, "--max-wait", "30s"];
     for worker in stores.map(|store| tasks("run", store, &flags)) {
-        let summary = summary_of(&worker.wait_with_output().expect("it ends"));
+        let summary = summary_of(&worker.ended_with_output());
         assert_eq!((&summary["status"], &summary["succeeded"]), (&json!("SUCCESS"), &json!(ITEMS)), "{summary}");
     }
     assert_eq!(counting.arrivals(), 2 * ITEMS as u64);
