@@ -37,6 +37,12 @@ pub(super) fn missing(template: &Template<'_, '_>, error: &Error, row: &Map<Stri
     names.into_iter().map(|name| format!("{{{{ {name} }}}}")).collect()
 }
 
+/// The columns of a row, for a message about it.
+pub(super) fn listed(row: &Map<String, Value>) -> String {
+    let are = if row.len() == 1 { "only column is" } else { "columns are" };
+    format!("{are} {}", row.keys().map(String::as_str).collect::<Vec<_>>().join(", "))
+}
+
 /// The columns that a text takes of the whole row, each as it is written and by its name.
 fn in_row(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let is_of_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';

@@ -1,11 +1,8 @@
 //! Inputs that are no requests yet: tables and lists of prompts become request bodies, one JSON object a line.
 
-use std::collections::BTreeSet;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 
-use minijinja::value::merge_maps;
-use minijinja::{Environment, ErrorKind, UndefinedBehavior};
 use paceline_providers::Provider;
 use serde_json::{Map, Value};
 
@@ -13,8 +10,8 @@ use crate::exit::Failure;
 use crate::lines::asked::{Additions, Shape};
 use crate::lines::columns;
 use crate::lines::doubts::{FirstLines, Gaps, one_line};
-use crate::lines::filters;
 use crate::lines::table::{self, Error, Place};
+use crate::lines::template::Template;
 use crate::run_args::FormatFlag;
 use crate::run_args::RunArgs;
 
@@ -32,7 +29,7 @@ const ID_COLUMN_WITHOUT_ROWS: &str = "--id-column names a column of a table (--f
 const ENDPOINTS_OF_PROMPTS: &str = "name the API with --upstream (such as openai or anthropic), which has its endpoint and key, or expected \
                                     an --endpoint that ends in chat/completions, messages or responses";
 
-/// The one template of an environment.
+/// The column that is the prompt where there is no template.
 const PROMPT: &str = "prompt";
 
 /// The key of a line that stands for a row of which no request can be made; its value says why. So such rows are listed, skipped
@@ -80,13 +77,6 @@ struct Prompts {
     /// None: the column `prompt` is the prompt.
     template: Option<Template>,
     additions: Additions,
-}
-
-struct Template {
-    text: String,
-    /// The columns that it names.
-    names: BTreeSet<String>,
-    environment: Environment<'static>,
 }
 
 impl Converter {
@@ -171,7 +161,7 @@ impl Converter {
         let requests = match &self.requests {
             Requests::Prompts(prompts) => {
                 let Prompts { model, shape, answer_bound, template, additions } = &**prompts;
-                let template = template.as_ref().map(|template| &template.text);
+                let template = template.as_ref().map(Template::text);
                 format!("{model:?} {shape:?} {answer_bound:?} {template:?}{}", additions.known_by())
             }
             Requests::Bodies => "bodies".to_owned(),
@@ -191,10 +181,13 @@ impl Converter {
         let (mut gaps, mut first_lines) = (Gaps::default(), FirstLines::default());
         let mut put = |place: Place, row: Result<Map<String, Value>, String>| {
             let gap = match (&row, &self.requests) {
-                (Ok(row), Requests::Prompts(prompts)) => prompts.gap(row).map(str::to_owned),
+                (Ok(row), Requests::Prompts(prompts)) => {
+                    prompts.template.as_ref().and_then(|template| template.gap(row)).map(str::to_owned)
+                }
                 _ => None,
             };
             let request = self.request(place, row);
+            self.refuse_too_much()?;
             // One that cannot be asked is told by itself.
             gaps.see(place, gap.filter(|_| !request.contains_key(INVALID_ROW)));
             // Blank lines are nothing. With them a request stands in the line of its row, by which errors and ids name it.
@@ -228,6 +221,12 @@ impl Converter {
         first_lines.check()?;
         gaps.tell();
         Ok(copied)
+    }
+
+    /// Refuses a template that does too much for many rows: each of them takes its time, and none makes a prompt.
+    fn refuse_too_much(&self) -> Result<(), Error> {
+        let Requests::Prompts(prompts) = &self.requests else { return Ok(()) };
+        prompts.template.as_ref().map_or(Ok(()), Template::refuse_too_much).map_err(Error::Table)
     }
 
     /// What an input that has no rows should hold.
@@ -369,77 +368,7 @@ fn kind(input: &Path) -> Option<String> {
     Some(stem.unwrap_or(input).extension()?.to_str()?.to_ascii_lowercase())
 }
 
-impl Template {
-    /// From a file, or as it stands where it holds `{{`.
-    fn read(given: &str) -> Result<Self, String> {
-        let text = match std::fs::read_to_string(given) {
-            Ok(text) => text,
-            Err(_) if given.contains("{{") => given.to_owned(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound && given.contains(['{', ' ']) => {
-                return Err(format!(
-                    "--prompt-template {given}: it is no file, and a text names a column in two braces, as in 'Translate: {{{{ text }}}}'"
-                ));
-            }
-            Err(error) => {
-                return Err(format!(
-                    "--prompt-template {given}: expected a file, or a text such as 'Translate: {{{{ text }}}}' ({error})"
-                ));
-            }
-        };
-        if !text.contains("{{") && !text.contains("{%") {
-            return Err(format!(
-                "--prompt-template {given}: it has no {{{{ name }}}}, so that all prompts would be the same; write a column's name so, \
-                 as in 'Translate: {{{{ text }}}}'"
-            ));
-        }
-        let mut environment = Environment::new();
-        environment.add_filter("truncate", filters::truncate);
-        environment.set_undefined_behavior(UndefinedBehavior::Strict);
-        let added = environment.add_template_owned(PROMPT, text.clone());
-        added.map_err(|error| {
-            let advice = match text.matches("{{").count() > text.matches("}}").count() {
-                true => "}} is missing",
-                false => {
-                    "write a column whose name is not a plain word (letters a to z, digits and _) as {{ row[\"its name\"] }}"
-                }
-            };
-            format!("--prompt-template: {error}; {advice}")
-        })?;
-        refuse_unknown(&environment)?;
-        let names = columns::named(&environment.get_template(PROMPT).expect("it was added"));
-        Ok(Self { text, names, environment })
-    }
-}
-
-/// Refuses a template with a filter, a test or a function that there is not: the engine looks for them only as it renders,
-/// and each row would be told as wrong.
-fn refuse_unknown(environment: &Environment<'static>) -> Result<(), String> {
-    let mut without_a_row = environment.clone();
-    without_a_row.set_undefined_behavior(UndefinedBehavior::Chainable);
-    match without_a_row.get_template(PROMPT).and_then(|template| template.render(())) {
-        Err(error)
-            if matches!(
-                error.kind(),
-                ErrorKind::UnknownFilter | ErrorKind::UnknownTest | ErrorKind::UnknownFunction
-            ) =>
-        {
-            Err(format!("--prompt-template: the template is wrong: {error}"))
-        }
-        // What else is wrong may be so without a row alone.
-        _ => Ok(()),
-    }
-}
-
 impl Prompts {
-    /// A column of the template in which a row has null or an empty text. What a template does on a condition is its own concern.
-    fn gap<'a>(&self, row: &'a Map<String, Value>) -> Option<&'a str> {
-        let template = self.template.as_ref().filter(|template| !template.text.contains("{%"))?;
-        let is_gap = |(name, cell): &(&String, &Value)| {
-            (cell.is_null() || *cell == "") && template.names.contains(name.as_str())
-        };
-        row.iter().find(is_gap).map(|(name, _)| name.as_str())
-    }
-
     fn request(&self, row: &Map<String, Value>) -> Result<Map<String, Value>, String> {
         let prompt = self.prompt(row)?;
         if prompt.trim().is_empty() {
@@ -455,23 +384,13 @@ impl Prompts {
     }
 
     fn prompt(&self, row: &Map<String, Value>) -> Result<String, String> {
-        let columns = || row.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-        let are = if row.len() == 1 { "only column is" } else { "columns are" };
-        let Some(template) = &self.template else {
-            let prompt = row.get(PROMPT).and_then(Value::as_str);
-            return prompt.map(str::to_owned).ok_or_else(|| {
-                format!("no text in the column `prompt`: use --prompt-template; the columns are {}", columns())
-            });
-        };
-        let template = template.environment.get_template(PROMPT).expect("it was added");
-        let names = minijinja::Value::from(minijinja::value::Serde(row));
-        let whole = minijinja::Value::from_pairs([(columns::ROW, names.clone())]);
-        template.render(merge_maps([names, whole])).map_err(|error| {
-            let missing = columns::missing(&template, &error, row);
-            let why =
-                if missing.is_empty() { error.to_string() } else { format!("no value for {}", missing.join(", ")) };
-            let line = error.line().map_or_else(String::new, |line| format!(" line {line}"));
-            format!("--prompt-template{line}: {why}; the row's {are} {}", columns())
+        if let Some(template) = &self.template {
+            return template.prompt(row);
+        }
+        let prompt = row.get(PROMPT).and_then(Value::as_str);
+        prompt.map(str::to_owned).ok_or_else(|| {
+            let columns = columns::listed(row);
+            format!("no text in the column `prompt`: use --prompt-template; the {columns}")
         })
     }
 }

@@ -15,4 +15,5 @@ pub(crate) mod members;
 pub(crate) mod not_sent;
 pub(crate) mod spool;
 mod table;
+mod template;
 pub(crate) mod wrong;
