@@ -3,6 +3,7 @@
 mod account;
 mod args;
 mod budget;
+mod call_notes;
 mod calls;
 mod check;
 mod cli;

@@ -277,6 +277,7 @@ impl<'a> Forwarding<'a> {
     ) -> Departed {
         let without_limits = || Arc::new(Spent::without_limits(call.of_client.clone(), call.untold));
         let spent = self.spent.clone().unwrap_or_else(without_limits);
+        permit.departs();
         spent.leaves(SentTo {
             upstream: Arc::clone(upstream),
             scope: Arc::clone(&scope),

@@ -171,6 +171,7 @@ impl Sender {
         announced: impl Fn(&mut Vec<LimitReport>),
         judged: impl FnOnce(&Result<Response<Bytes>, NoAnswer>, Reading) -> Reading,
     ) -> Exchange {
+        permit.departs();
         let retries = || permit.retries_left();
         let cut = Cut::default();
         let observe = |mut limits: Vec<LimitReport>| {

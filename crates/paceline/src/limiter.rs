@@ -425,6 +425,13 @@ impl Limiter {
         self.driver.act(Pacer::own_windows).map(LimiterState::now)
     }
 
+    /// Has `note` hear of each call before it leaves, for a program that keeps what counts over a kill. Those who send say that a
+    /// call leaves ([`Permit::departs`]), as `paceline-http` does. It takes the place of one that was named before,
+    /// and runs where the call is sent, outside of the limiter's lock.
+    pub fn note_departures(&self, note: impl Fn(&Request) + Send + Sync + 'static) {
+        self.driver.note_departures(note);
+    }
+
     /// Grants nothing in the scope, or in the account for `None`, before `until`. Waiting callers go on waiting, with the
     /// cause [`PauseCause::Program`].
     pub fn hold(&self, scope: Option<&ScopeId>, until: Instant) {

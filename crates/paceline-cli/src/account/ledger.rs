@@ -5,7 +5,6 @@ use std::cmp::Reverse;
 use std::fs;
 use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use paceline::{LevelState, LimiterState, PacerState, Quota, QuotaShape, TakenState, WindowState, clock};
 use paceline_core::Timestamp;
@@ -31,9 +30,6 @@ const MOST: usize = 64;
 
 /// A merged entry has its units in so many parts of each window.
 const PARTS: u32 = 60;
-
-/// In longer windows what a killed run did not write counts not: a guess that is too high would hold calls back for hours.
-const LONGEST_GUESSED: Duration = Duration::from_mins(1);
 
 /// The units that one run has counted.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -92,18 +88,22 @@ impl Ledger {
         Ok(contents)
     }
 
-    /// The same for the process that has the turn. A run that was killed in its turn has sent more than it wrote: that counts
-    /// as the most that it ever sent in so long a time, now.
+    /// The same for the process that has the turn. A run that was killed in its turn has sent more than it wrote: what it `noted`
+    /// counts too.
     ///
     /// # Errors
     /// As [`read_or_set_aside`](Self::read_or_set_aside).
-    pub(super) fn take_over(&self, run: &str, longest_turn: Duration) -> io::Result<Vec<Entry>> {
+    pub(super) fn take_over(&self, run: &str, noted: impl FnOnce(&str) -> LimiterState) -> io::Result<Vec<Entry>> {
         let (mut runs, turn_of) = self.read_or_set_aside()?;
         let killed = turn_of.filter(|name| name != run);
-        let unwritten =
-            runs.iter().find(|entry| killed.as_ref() == Some(&entry.run)).map(|entry| unwritten(entry, longest_turn));
+        let unwritten = killed.map(|killed| Entry { run: String::new(), counted: noted(&killed) });
         runs.extend(unwritten.filter(|entry| counts(&entry.counted, entry.counted.at)));
         Ok(runs)
+    }
+
+    /// Whether a run was killed in its turn: then all that it sent is known. Or has the turn now.
+    pub(super) fn has_turn_taken(&self) -> bool {
+        self.contents().is_ok_and(|contents| contents.turn_of.is_some())
     }
 
     /// The same for the process that has the turn, and which run had it when that was written. A file that it does not
@@ -195,27 +195,6 @@ fn join_oldest(runs: &mut Vec<Entry>) -> bool {
     true
 }
 
-/// The most units that a run counted in so long a time, as of now, in windows that such a guess does not fill for long. What is
-/// not sliding has no times of its units.
-fn unwritten(run: &Entry, time: Duration) -> Entry {
-    let mut counted = LimiterState { at: clock::wall(), ..run.counted.clone() };
-    for WindowState { quota, taken } in windows_mut(&mut counted) {
-        let (mut first, mut sum, mut most) = (0, 0u64, 0);
-        // The oldest come first.
-        for last in 0..taken.len() {
-            sum = sum.saturating_add(taken[last].units);
-            while taken[first].ago.saturating_sub(taken[last].ago) > time {
-                sum -= taken[first].units;
-                first += 1;
-            }
-            most = most.max(sum);
-        }
-        let is_known = quota.shape == QuotaShape::Sliding && quota.window <= LONGEST_GUESSED && most > 0;
-        *taken = is_known.then_some(TakenState { ago: Duration::ZERO, units: most }).into_iter().collect();
-    }
-    Entry { run: String::new(), counted }
-}
-
 /// Whether both counted under the same limits, all of them sliding windows, whose units have times of their own.
 fn is_alike(one: &LimiterState, other: &LimiterState) -> bool {
     let limits = |of: &LimiterState| -> Vec<(String, Vec<Quota>)> {
@@ -249,6 +228,8 @@ fn counts(state: &LimiterState, now: Timestamp) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use paceline::Dimension;
 
     use super::*;
@@ -306,19 +287,14 @@ mod tests {
 
     #[test]
     fn what_a_run_sent_after_its_last_entry_counts_once_it_was_killed() {
-        let ago = |millis: u64, units| TakenState { ago: Duration::from_millis(millis), units };
-        let mut run = entry("a", clock::wall(), 100, 0);
-        run.counted.pacer.account.windows[0].quota.window = Duration::from_mins(1);
-        run.counted.pacer.account.windows[0].taken = vec![ago(900, 4), ago(800, 5), ago(790, 6), ago(300, 7)];
+        let run = entry("a", clock::wall(), 100, 22);
         let (_folder, ledger) = ledger(vec![]);
         let after = |turn_of: Option<&str>| {
             ledger.write(vec![run.clone()], turn_of).expect("writable");
-            units(&ledger.take_over("b", Duration::from_millis(100)).expect("readable")).iter().sum::<u64>()
+            let noted = |of: &str| entry(of, clock::wall(), 100, 11).counted;
+            (units(&ledger.take_over("b", noted).expect("readable")).iter().sum::<u64>(), ledger.has_turn_taken())
         };
-        assert_eq!((after(None), after(Some("b"))), (22, 22), "the turn was passed on");
-        assert_eq!(after(Some("a")), 22 + 11, "it died in its turn");
-        run.counted.pacer.account.windows[0].quota.window = Duration::from_mins(2);
-        ledger.write(vec![run], Some("a")).expect("writable");
-        assert_eq!(units(&ledger.take_over("b", Duration::from_millis(100)).expect("readable")), [22]);
+        assert_eq!((after(None), after(Some("b"))), ((22, false), (22, true)), "the turn was passed on");
+        assert_eq!(after(Some("a")), (22 + 11, true), "it died in its turn");
     }
 }

@@ -12,6 +12,7 @@ use paceline_core::Timestamp;
 use super::ledger::{self, Ledger};
 use super::lock;
 use super::{IN_USE, NEXT, TURN};
+use crate::call_notes;
 
 /// How long the files of an unused account stay at least.
 const KEPT: Duration = Duration::from_hours(24);
@@ -53,7 +54,8 @@ fn remove(folder: &Path, name: &str) -> io::Result<()> {
     if counts {
         return Ok(());
     }
-    for end in [ledger::FILE, ledger::NEW, ledger::BAD, NEXT, TURN, IN_USE] {
+    let [notes, more_notes] = call_notes::FILES;
+    for end in [ledger::FILE, ledger::NEW, ledger::BAD, notes, more_notes, NEXT, TURN, IN_USE] {
         match fs::remove_file(folder.join(name).with_extension(end)) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}

@@ -18,6 +18,7 @@ use paceline_gateway::Conditions;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::block_in_place;
 
+use super::departed::Departed;
 use super::fleet::FleetPlace;
 use super::ledger::{Entry, Ledger};
 use super::turn_wait::{OthersTurn, TurnWait};
@@ -62,6 +63,8 @@ struct SharedAccount {
     /// The path of the account's files, without an extension.
     files: PathBuf,
     ledger: Ledger,
+    /// What left since that was written.
+    departed: Departed,
     /// The name of this run in the ledger.
     run: String,
     /// What this run has counted, once that is anything.
@@ -112,7 +115,7 @@ impl SharedLimits {
         let account = account.filter(|_| Self::is_for(config)).and_then(|account| {
             let folder = folder().map_err(|error| warn_alone(&error, "")).ok()?;
             prune::unused(&folder);
-            Some(SharedAccount::new(&folder, account, turn_wait.clone()))
+            Some(SharedAccount::new(&folder, account, config, &limiter, turn_wait.clone()))
         });
         Self { limiter, account, fleet: None, turn_wait }
     }
@@ -146,7 +149,9 @@ impl SharedLimits {
     /// Whether the ledger has earlier runs with calls that still count. Then the job's own copy of its counts is not used: the
     /// ledger includes it.
     pub(crate) fn know_earlier_runs(&self) -> bool {
-        let in_turns = |account: &SharedAccount| account.ledger.read().is_ok_and(|runs| !runs.is_empty());
+        let in_turns = |account: &SharedAccount| {
+            account.ledger.read().is_ok_and(|runs| !runs.is_empty()) || account.ledger.has_turn_taken()
+        };
         self.fleet.is_some() || self.account.as_ref().is_some_and(in_turns)
     }
 
@@ -205,20 +210,27 @@ impl SharedLimits {
         }
         if account.turn.is_some() {
             account.note_own(&self.limiter);
-            account.write(false);
+            if account.write(false) {
+                account.departed.clear();
+            }
             account.turn = None;
         }
     }
 }
 
 impl SharedAccount {
-    fn new(folder: &Path, account: &Account, turn_wait: TurnWait) -> Self {
+    fn new(folder: &Path, account: &Account, config: &PacerConfig, limiter: &Limiter, turn_wait: TurnWait) -> Self {
+        let files = folder.join(account.name());
+        let departed = Departed::beside(&files, config);
+        let run = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
+        departed.follow(&run, limiter);
         Self {
             ledger: Ledger::new(folder, account.name()),
+            departed,
             host: account.host.clone(),
             with: account.with(),
-            files: folder.join(account.name()),
-            run: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
+            files,
+            run,
             own: None,
             others: Vec::new(),
             turn: None,
@@ -240,9 +252,11 @@ impl SharedAccount {
         self.turn_wait.set(None);
         drop(next);
         beside_others(|| {
-            self.others = self.of_others(self.ledger.take_over(&self.run, 2 * TURN_LASTS)?);
+            self.others = self.of_others(self.ledger.take_over(&self.run, |killed| self.departed.of(killed))?);
             // From now on the others know that this run goes on after what it has written.
-            self.write(true);
+            if self.write(true) {
+                self.departed.clear();
+            }
             Ok(())
         })
     }
@@ -346,8 +360,13 @@ impl SharedAccount {
 
     /// Writes what this run has counted, if that has changed. Returns whether the ledger is up to date.
     fn save(&mut self, limiter: &Limiter) -> bool {
+        let before = self.departed.turn();
         self.note_own(limiter);
-        !self.outdated || self.write(true)
+        let is_saved = !self.outdated || self.write(true);
+        if is_saved {
+            self.departed.forget(before);
+        }
+        is_saved
     }
 
     /// Writes what all runs have counted, and whether this one goes on. A failure is logged now and then, and the run goes on:

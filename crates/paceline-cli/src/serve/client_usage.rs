@@ -10,10 +10,11 @@ use paceline_gateway::{Clients, Gateway};
 use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
-use super::client_notes::{ClientNotes, Note, with_notes};
+use super::client_notes::with_notes;
 use super::state::{Folder, SAVED};
 use super::whole_file::{self, WriteTrouble};
 use crate::account::TURN_LASTS;
+use crate::call_notes::{CallNotes, Note};
 
 /// The file in the state folder.
 const FILE: &str = "client-limits.json";
@@ -40,7 +41,7 @@ impl Kept {
 pub(super) struct ClientUsage {
     /// None where there is no folder.
     path: Option<PathBuf>,
-    notes: Option<Arc<ClientNotes>>,
+    notes: Option<Arc<CallNotes>>,
     written: Mutex<Written>,
     /// What clients had used that have no limits since this gateway began, or whose keys are revoked: they may have some again.
     resting: Mutex<BTreeMap<String, Kept>>,
@@ -60,7 +61,7 @@ impl ClientUsage {
     pub(super) fn of(folder: Option<&Folder>) -> Self {
         let trouble = WriteTrouble::in_folder(folder);
         let path = folder.map(|folder| folder.join(FILE));
-        let notes = path.as_deref().map(|path| Arc::new(ClientNotes::beside(path)));
+        let notes = path.as_deref().map(|path| Arc::new(CallNotes::beside(path)));
         Self { path, notes, written: Mutex::default(), resting: Mutex::default(), trouble }
     }
 
@@ -163,7 +164,7 @@ impl ClientUsage {
 /// that was.
 pub(super) fn look(folder: &Path, clients: &Clients) -> Option<Timestamp> {
     let path = folder.join(FILE);
-    let (mut known, notes) = (read(&path).ok()?, ClientNotes::beside(&path).read());
+    let (mut known, notes) = (read(&path).ok()?, CallNotes::beside(&path).read());
     let written = known.values().map(|kept| kept.state.at).chain(notes.iter().map(Note::at)).max();
     go_on(&mut known, &notes, clients).ok()?;
     written

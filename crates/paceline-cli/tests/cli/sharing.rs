@@ -190,6 +190,36 @@ fn what_left_before_a_kill_counts_for_other_jobs() {
     );
 }
 
+/// Most calls leave in the first moment of a run, before what it has counted is written.
+#[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
+fn a_limit_holds_over_kills_at_any_moment() {
+    const LIMIT: usize = 60;
+    const KILLS: usize = 6;
+    for concurrency in [512, 2] {
+        let (user, job) = (User::new(), Job::new(200));
+        let run = || {
+            let mut command = user.run(&job, &format!("{LIMIT} per 1h"));
+            command.args(["--concurrency", &concurrency.to_string()]);
+            command
+        };
+        for kill in 1..=KILLS {
+            let (before, mut killed) = (user.server.count(), start(&mut run()));
+            // Ever later. One for which the others have left nothing ends by itself.
+            while user.server.count() < before + kill && killed.try_wait().expect("it is ours").is_none() {
+                std::thread::yield_now();
+            }
+            killed.kill().expect("it runs");
+            killed.ended();
+        }
+        let (_, log) = finish(&mut run());
+        let sent = user.server.count();
+        assert!(sent <= LIMIT, "{sent} of {LIMIT}, {concurrency} at once: {log}");
+        // What was on its way at a kill counts, for it may have arrived; and what leaves while the counts are written, twice.
+        assert!(sent + KILLS * 2 * concurrency >= LIMIT, "{sent} of {LIMIT}, {concurrency} at once: {log}");
+    }
+}
+
 #[test]
 #[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn jobs_at_once_share_a_limit() {

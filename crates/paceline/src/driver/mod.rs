@@ -16,10 +16,10 @@ mod timer;
 mod waiting;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError};
 #[cfg(feature = "http")]
-use std::sync::{LazyLock, RwLock};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use paceline_core::{
@@ -55,12 +55,17 @@ pub(crate) struct Driver {
     pub(crate) news: Notify,
     /// Its limits are divided, so that the time that the machine was suspended counts at each call.
     is_divided: AtomicBool,
+    /// Is told of each call that leaves.
+    departures: RwLock<Option<Arc<Departure>>>,
     /// What log lines call the limiter.
     name: OnceLock<Arc<str>>,
     /// `None`: generic HTTP, whose table is read when it is first needed.
     #[cfg(feature = "http")]
     dialect: RwLock<Option<Arc<Dialect>>>,
 }
+
+/// Told of the request of a call that leaves.
+type Departure = dyn Fn(&Request) + Send + Sync;
 
 pub(crate) struct State {
     pub(crate) pacer: Pacer,
@@ -106,6 +111,7 @@ impl Driver {
             is_divided: AtomicBool::new(false),
             #[cfg(feature = "http")]
             dialect: RwLock::default(),
+            departures: RwLock::default(),
             name: OnceLock::new(),
         })
     }
@@ -134,6 +140,18 @@ impl Driver {
     #[cfg(feature = "http")]
     pub(crate) fn set_dialect(&self, dialect: Dialect) {
         *self.dialect.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(dialect));
+    }
+
+    pub(crate) fn note_departures(&self, note: impl Fn(&Request) + Send + Sync + 'static) {
+        *self.departures.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(note));
+    }
+
+    /// The call of that request leaves.
+    pub(crate) fn departs(&self, request: impl FnOnce() -> Request) {
+        let note = self.departures.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(note) = note {
+            note(&request());
+        }
     }
 
     pub(crate) fn set_name(&self, name: Arc<str>) {

@@ -148,6 +148,12 @@ impl Permit {
         self.driver.act(|pacer, now| pacer.cancel(now, self.ticket));
     }
 
+    /// The call leaves now: what [`Limiter::note_departures`](crate::Limiter::note_departures) has named hears of it, before this
+    /// returns. For those who send; a call that leaves without it is in no note.
+    pub fn departs(&self) {
+        self.driver.departs(|| self.request());
+    }
+
     /// The request that was granted, as the pacer keeps it: with its item and its arrival number.
     pub fn request(&self) -> Request {
         let (state, _) = self.driver.lock();

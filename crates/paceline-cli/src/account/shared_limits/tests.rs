@@ -10,10 +10,11 @@ const HOUR: Duration = Duration::from_hours(1);
 
 fn run(folder: &Path) -> SharedLimits {
     let limits = Limits { quotas: vec![Quota::sliding(Dimension::Tokens, 100, HOUR)], burst: None };
-    let limiter = Limiter::new(PacerConfig { limits, ..PacerConfig::default() }).expect("sensible");
+    let config = PacerConfig { limits, ..PacerConfig::default() };
+    let limiter = Limiter::new(config.clone()).expect("sensible");
     let account = Account::new("https://it", &http::HeaderMap::new());
     let turn_wait = TurnWait::default();
-    let account = Some(SharedAccount::new(folder, &account, turn_wait.clone()));
+    let account = Some(SharedAccount::new(folder, &account, &config, &limiter, turn_wait.clone()));
     SharedLimits { limiter, account, fleet: None, turn_wait }
 }
 
@@ -104,6 +105,38 @@ async fn what_calls_used_after_the_last_turn_is_written_at_the_end() {
     take_turn(&mut second).await;
     assert!(!second.limiter.admit(&call(&second.limiter, 41)).is_now());
     assert!(second.limiter.admit(&call(&second.limiter, 40)).is_now());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_left_before_a_kill_counts_once_and_nothing_else_does() {
+    for written_before in [false, true] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (mut killed, mut next) = (run(folder.path()), run(folder.path()));
+        take_turn(&mut killed).await;
+        let sent = |tokens| {
+            let permit = killed.limiter.try_acquire(call(&killed.limiter, tokens)).expect("room");
+            permit.departs();
+            permit
+        };
+        let mut permits = vec![sent(20)];
+        let account = killed.account.as_mut().expect("shared");
+        if written_before {
+            assert!(account.save(&killed.limiter));
+        }
+        tokio::time::advance(Duration::from_secs(1)).await;
+        permits.push(sent(40));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        // This one has not left.
+        permits.push(killed.limiter.try_acquire(call(&killed.limiter, 5)).expect("room"));
+        account.turn = None;
+        for _ in 0..2 {
+            assert!(next.know_earlier_runs(), "its copy in the journal of the job is not used");
+            take_turn(&mut next).await;
+            assert!(!next.limiter.admit(&call(&next.limiter, 41)).is_now(), "{written_before}");
+            assert!(next.limiter.admit(&call(&next.limiter, 40)).is_now(), "{written_before}");
+            next.account.as_mut().expect("shared").turn = None;
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
