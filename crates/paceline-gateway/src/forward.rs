@@ -278,6 +278,7 @@ impl<'a> Forwarding<'a> {
         let without_limits = || Arc::new(Spent::without_limits(call.of_client.clone(), call.untold));
         let spent = self.spent.clone().unwrap_or_else(without_limits);
         permit.departs();
+        let of_call = || AwaitedAnswer::of_call(upstream.metrics(), &scope);
         spent.leaves(SentTo {
             upstream: Arc::clone(upstream),
             scope: Arc::clone(&scope),
@@ -292,10 +293,7 @@ impl<'a> Forwarding<'a> {
             place,
             left: upstream.stopwatch.now(),
             // The client's body may take as long as it likes.
-            awaited: match self.payload.is_stream {
-                true => AwaitedAnswer::default(),
-                false => AwaitedAnswer::of_call(upstream.metrics(), &scope),
-            },
+            awaited: (!self.payload.is_stream).then(of_call).unwrap_or_default(),
             scope,
             reserved,
             client: Arc::clone(&self.client),

@@ -43,6 +43,7 @@ mod sync;
 pub mod testing;
 #[cfg(feature = "tower")]
 mod tower;
+mod turns;
 
 pub use blocking::Blocking;
 #[cfg(feature = "http")]

@@ -7,6 +7,7 @@
 //! released ([`Notifications`]), because each of them may come back to this limiter.
 
 mod change;
+mod departures;
 mod lease;
 mod notifications;
 mod permit;
@@ -16,10 +17,10 @@ mod timer;
 mod waiting;
 
 use std::collections::BTreeMap;
-#[cfg(feature = "http")]
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError};
+#[cfg(feature = "http")]
+use std::sync::{LazyLock, RwLock};
 use std::time::Duration;
 
 use paceline_core::{
@@ -30,6 +31,7 @@ use paceline_core::{
 use paceline_providers::{Dialect, Provider};
 use tokio::sync::{Notify, oneshot};
 
+use self::departures::Departures;
 use self::lease::Leased;
 pub use self::lease::Unreported;
 use self::notifications::{Answer, LogLine, Notifications};
@@ -55,17 +57,13 @@ pub(crate) struct Driver {
     pub(crate) news: Notify,
     /// Its limits are divided, so that the time that the machine was suspended counts at each call.
     is_divided: AtomicBool,
-    /// Is told of each call that leaves.
-    departures: RwLock<Option<Arc<Departure>>>,
+    pub(crate) departures: Departures,
     /// What log lines call the limiter.
     name: OnceLock<Arc<str>>,
     /// `None`: generic HTTP, whose table is read when it is first needed.
     #[cfg(feature = "http")]
     dialect: RwLock<Option<Arc<Dialect>>>,
 }
-
-/// Told of the request of a call that leaves.
-type Departure = dyn Fn(&Request) + Send + Sync;
 
 pub(crate) struct State {
     pub(crate) pacer: Pacer,
@@ -111,7 +109,7 @@ impl Driver {
             is_divided: AtomicBool::new(false),
             #[cfg(feature = "http")]
             dialect: RwLock::default(),
-            departures: RwLock::default(),
+            departures: Departures::default(),
             name: OnceLock::new(),
         })
     }
@@ -140,18 +138,6 @@ impl Driver {
     #[cfg(feature = "http")]
     pub(crate) fn set_dialect(&self, dialect: Dialect) {
         *self.dialect.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(dialect));
-    }
-
-    pub(crate) fn note_departures(&self, note: impl Fn(&Request) + Send + Sync + 'static) {
-        *self.departures.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(note));
-    }
-
-    /// The call of that request leaves.
-    pub(crate) fn departs(&self, request: impl FnOnce() -> Request) {
-        let note = self.departures.read().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(note) = note {
-            note(&request());
-        }
     }
 
     pub(crate) fn set_name(&self, name: Arc<str>) {

@@ -42,6 +42,10 @@ impl Permit {
         Self { driver, ticket, probe, answered: false }
     }
 
+    pub(super) fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
     /// Reports the outcome of the call, and returns what follows for the item.
     ///
     /// To send an item again, pass `next` of the result to [`acquire`](crate::Limiter::acquire): it carries the attempts so far,
@@ -146,12 +150,6 @@ impl Permit {
     pub fn withdraw(mut self) {
         self.answered = true;
         self.driver.act(|pacer, now| pacer.cancel(now, self.ticket));
-    }
-
-    /// The call leaves now: what [`Limiter::note_departures`](crate::Limiter::note_departures) has named hears of it, before this
-    /// returns. For those who send; a call that leaves without it is in no note.
-    pub fn departs(&self) {
-        self.driver.departs(|| self.request());
     }
 
     /// The request that was granted, as the pacer keeps it: with its item and its arrival number.
