@@ -110,13 +110,14 @@ impl Dialect {
         let told = cost::counted(told, charge).with_all_input();
         if is_all {
             let settlement = Settlement::of(charge, answer.path, answer.status, Class::Success);
+            let settlement = settlement.with_texts_of(answer.path, tokens_so_far(answer, came));
             let used = settlement.used(reserved, reserved, Some(told), Class::Success);
             let used = used.unwrap_or_else(|| reserved.clone());
             return SoFar { used, is_silent: false, tells_prompt: true };
         }
         let output = tokens_so_far(answer, came).max(told.output_tokens);
         let used = with_more(reserved, output, told.input_tokens);
-        SoFar { used, is_silent: is_silent_stream(answer), tells_prompt: told.input_tokens > 0 }
+        SoFar { used, is_silent: is_silent_stream(answer), tells_prompt: told.input_tokens > 0 && !told.unread_input }
     }
 
     /// What a stream has told that was cut off: of its prompt, and of its answer once it told all of that.

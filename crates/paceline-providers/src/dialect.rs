@@ -209,7 +209,9 @@ impl Dialect {
             cost::of(&body, answer.headers, &table.charge).filter(|usage| !may_lack_tokens || !usage.is_nothing());
         let settlement = match usage {
             None if may_lack_tokens => settlement.with_unreported(answer),
-            Some(usage) if may_lack_tokens && usage.lacks_output() => settlement.with_texts(answer),
+            Some(usage) if may_lack_tokens && (usage.lacks_output() || usage.unread_output) => {
+                settlement.with_texts(answer)
+            }
             _ => settlement,
         };
         let long_period = decision.class == Class::Throttled && refusal::is_of_a_long_period(&case);

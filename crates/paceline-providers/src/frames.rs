@@ -5,6 +5,8 @@
 
 use serde_json::Value;
 
+use super::twice::Twice;
+
 /// The media type of such a stream.
 pub(super) const MEDIA_TYPE: &str = "application/vnd.amazon.eventstream";
 
@@ -57,7 +59,8 @@ pub(super) struct Cut;
 
 impl<'a> Frame<'a> {
     fn read(mut headers: &'a [u8], payload: &[u8]) -> Result<Self, Cut> {
-        let mut frame = Frame { name: "", failed: false, payload: serde_json::from_slice(payload).unwrap_or_default() };
+        let mut frame = Frame { name: "", failed: false, payload: Value::Null };
+        frame.payload = serde_json::from_slice(payload).map(|Twice(payload)| payload).unwrap_or_default();
         while !headers.is_empty() {
             let (name, value) = header(&mut headers)?;
             match name {

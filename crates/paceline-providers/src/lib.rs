@@ -63,6 +63,7 @@ mod stream;
 pub mod table;
 #[cfg(test)]
 mod told;
+mod twice;
 mod units;
 mod unreported;
 mod untold;

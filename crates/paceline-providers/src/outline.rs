@@ -10,12 +10,24 @@ use serde_json::{Map, Value};
 use super::address::path_before;
 use super::bounds::{CHOICES, CHOICES_OF_GEMINI, NESTED, OWN};
 use super::prompt::Prompt;
+use super::twice::{Twice, merge};
 
 /// Of a pruned value these members are left, ...
 const LEFT: [&str; 5] = ["error", "finishReason", "finish_reason", "statistics", "tokenCount"];
 
 /// ... and of these members the same.
 const PRUNED_TOO: &str = "embeddings";
+
+/// These tell how many tokens an answer has: where one stands twice, the larger counts.
+const OF_USAGE: [&str; 7] = [
+    "amazon-bedrock-invocationMetrics",
+    "generation_token_count",
+    "inputTextTokenCount",
+    "meta",
+    "prompt_token_count",
+    "usage",
+    "usageMetadata",
+];
 
 /// Which keys.
 #[derive(Clone, Copy)]
@@ -209,6 +221,14 @@ impl Root {
         }
     }
 
+    /// Adds a value beside one that may stand under that key already.
+    fn add(&mut self, key: &'static str, value: Value) {
+        match self.0.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, known)) => merge(known, value),
+            None => self.0.push((key.into(), value)),
+        }
+    }
+
     /// Adds a later object: its values replace those that are there, but for an error.
     fn extend(&mut self, later: Self) {
         let failed = self.contains_key("error");
@@ -236,8 +256,10 @@ impl<'de> Visitor<'de> for &Outline {
         while let Some(Text(key)) = entries.next_key()? {
             let named = |known: &&&'static str| **known == key;
             if let Some(key) = self.kept.iter().find(named) {
-                let value = entries.next_value()?;
-                left.set(Cow::Borrowed(key), value);
+                match OF_USAGE.contains(key) {
+                    true => left.add(key, entries.next_value::<Twice>()?.0),
+                    false => left.set(Cow::Borrowed(key), entries.next_value()?),
+                }
             } else if let Some(key) = self.pruned.iter().find(named) {
                 let value = entries.next_value_seed(Pruned)?;
                 left.set(Cow::Borrowed(key), value);
@@ -326,7 +348,7 @@ impl<'de> Visitor<'de> for Pruned {
         let mut left = Map::new();
         while let Some(Text(key)) = entries.next_key()? {
             if LEFT.contains(&&*key) {
-                left.insert(key.into_owned(), entries.next_value()?);
+                left.insert(key.into_owned(), entries.next_value::<Twice>()?.0);
             } else if key == PRUNED_TOO {
                 left.insert(key.into_owned(), entries.next_value_seed(Self)?);
             } else {

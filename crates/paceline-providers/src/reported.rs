@@ -7,6 +7,12 @@ use serde_json::Value;
 
 use super::usage::{MOST, Usage};
 
+mod members;
+#[cfg(test)]
+mod tests;
+
+use self::members::{Known, Members, count_of, is_garbled};
+
 /// What a provider's cache makes of the price of a prompt, in percent of the price of its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -92,6 +98,15 @@ pub(super) const PLACES: [&str; 13] = [
     "/predictions/*/embeddings/statistics",
 ];
 
+/// That of a message that begins.
+const OF_BEGINNING: &str = "/message/usage";
+
+/// The count of Titan's models.
+const OF_TITAN: &str = "/inputTextTokenCount";
+
+/// Places of a count, and of no object.
+const ALONE: [&str; 2] = ["/prompt_token_count", OF_TITAN];
+
 /// What stands beside a count that is a place itself: the tokens of the answer.
 const BESIDE: [&str; 2] = ["/generation_token_count", "/results/*/tokenCount"];
 
@@ -125,9 +140,15 @@ const OUTPUT: [&str; 6] = [
     "total_output_tokens",
 ];
 
+/// Those beside them: what tools of Gemini and searches of Perplexity added; and of bills alone Cohere's pictures.
+const BESIDE_PROMPT: [&str; 3] = ["toolUsePromptTokenCount", "citation_tokens", "image_tokens"];
+
 /// Those that were read from a cache, and written into it.
 const READ: [&str; 3] = ["cache_read_input_tokens", "cacheReadInputTokens", "cacheReadInputTokenCount"];
 const WRITTEN: [&str; 3] = ["cache_creation_input_tokens", "cacheWriteInputTokens", "cacheWriteInputTokenCount"];
+
+/// All of it.
+const TOTAL: [&str; 3] = ["total_tokens", "totalTokens", "totalTokenCount"];
 
 /// The objects that divide these.
 const DETAILS: [&str; 2] = ["prompt_tokens_details", "input_tokens_details"];
@@ -146,6 +167,10 @@ pub(super) struct Reported {
     /// What was read and written is none of the input.
     apart: bool,
     output: u64,
+    /// Whether the tokens of the prompt are all told, ...
+    input_is: Known,
+    /// ... and those of the answer.
+    output_is: Known,
     /// Only a total was reported, which is in the input.
     undivided: bool,
     /// Tokens of the prompt that the bill has, where that is said beside those that it has.
@@ -155,27 +180,56 @@ pub(super) struct Reported {
 impl Reported {
     /// What an answer tells, or one event of it, by the values at its pointers; of several places the first.
     pub(super) fn of<'v>(at: impl Fn(&str) -> Option<&'v Value> + Copy) -> Option<Self> {
-        PLACES.iter().find_map(|place| Self::in_place(place, at))
+        PLACES.iter().find_map(|place| Self::in_place(place, at)).filter(Self::tells)
+    }
+
+    /// Whether it tells something that can be read.
+    pub(super) fn tells(&self) -> bool {
+        let told = self.input.max(self.read).max(self.written).max(self.output);
+        told > 0 || self.input_is == Known::Told || self.output_is == Known::Told
     }
 
     /// What one place tells.
     pub(super) fn in_place<'v>(place: &str, at: impl Fn(&str) -> Option<&'v Value> + Copy) -> Option<Self> {
         if let Some((array, rest)) = place.split_once("/*") {
             let all = at(array)?.as_array()?.iter().filter_map(|one| Self::read(one.pointer(rest)?));
-            return all.reduce(Self::plus);
+            // Embeddings have no answer.
+            return all.reduce(Self::plus).map(|all| Self { output_is: all.output_is.updated(Known::Told), ..all });
         }
         let value = at(place)?;
         if value.is_object() {
-            return Self::read(value);
+            let told = Self::read(value)?;
+            // The beginning of a message tells as much of its answer as there is by then.
+            let is_begun = *place == *OF_BEGINNING && told.output_is == Known::Told;
+            return Some(if is_begun { Self { output_is: Known::Untold, ..told } } else { told });
         }
-        let beside = |place: &str| match place.split_once("/*") {
-            Some((array, rest)) => {
-                Some(at(array)?.as_array()?.iter().filter_map(|one| count(one.pointer(rest)?)).sum())
-            }
-            None => count(at(place)?),
+        match value {
+            Value::Null => None,
+            _ if ALONE.contains(&place) => Some(Self::beside(place, value, at)),
+            _ => Some(Self { input_is: Known::Garbled, output_is: Known::Garbled, ..Self::default() }),
+        }
+    }
+
+    /// What a count tells that is a place itself, with what stands beside it.
+    fn beside<'v>(place: &str, input: &Value, at: impl Fn(&str) -> Option<&'v Value> + Copy) -> Self {
+        let counts = |place: &str| match place.split_once("/*") {
+            Some((array, rest)) => Some(at(array)?.as_array()?.iter().map(|one| one.pointer(rest)).collect()),
+            None => at(place).map(|count| vec![Some(count)]),
         };
-        let output = BESIDE.iter().find_map(|place| beside(place)).unwrap_or(0);
-        Some(Self { input: count(value)?, output, ..Self::default() })
+        let answer: Option<Vec<_>> = BESIDE.iter().find_map(|place| counts(place).filter(|all| !all.is_empty()));
+        let tokens = |count: &Option<&Value>| (*count).and_then(count_of);
+        let output = answer.iter().flatten().filter_map(tokens).sum();
+        // Titan's embeddings have the first alone, and its texts stand in `results`, or in events.
+        let is_embedding = *place == *OF_TITAN && ["/results", "/outputText"].iter().all(|text| at(text).is_none());
+        let is_there = is_embedding || answer.as_ref().is_some_and(|all| all.iter().all(|one| tokens(one).is_some()));
+        let is_wrong = answer.iter().flatten().flatten().any(|one| is_garbled(one));
+        Self {
+            input: count_of(input).unwrap_or(0),
+            output,
+            input_is: Known::of(true, is_garbled(input)),
+            output_is: Known::of(is_there, is_wrong),
+            ..Self::default()
+        }
     }
 
     /// What the head of an answer tells.
@@ -185,8 +239,11 @@ impl Reported {
             tokens.filter(|tokens| *tokens <= MOST)
         });
         input.or(output)?;
+        let is_wrong = |at: usize, told: Option<u64>| told.is_none() && headers.contains_key(FIELDS[at]);
+        let input_is = Known::of(input.is_some(), is_wrong(0, input) || is_wrong(1, read) || is_wrong(2, written));
+        let output_is = Known::of(output.is_some(), is_wrong(3, output));
         let [input, read, written, output] = [input, read, written, output].map(Option::unwrap_or_default);
-        Some(Self { input, read, written, apart: true, output, ..Self::default() })
+        Some(Self { input, read, written, apart: true, output, input_is, output_is, ..Self::default() })
     }
 
     /// Both together.
@@ -199,6 +256,8 @@ impl Reported {
             written_for_an_hour: for_an_hour.reduce(u64::saturating_add),
             apart: self.apart && other.apart,
             output: self.output.saturating_add(other.output),
+            input_is: self.input_is.and(other.input_is),
+            output_is: self.output_is.and(other.output_is),
             undivided: self.undivided && other.undivided,
             billed: None,
         }
@@ -212,6 +271,8 @@ impl Reported {
             written: self.written.max(other.written),
             written_for_an_hour: self.written_for_an_hour.max(other.written_for_an_hour),
             output: self.output.max(other.output),
+            input_is: self.input_is.and(other.input_is),
+            output_is: self.output_is.and(other.output_is),
             undivided: self.undivided && other.undivided,
             ..self
         }
@@ -223,51 +284,46 @@ impl Reported {
         Self { output, ..self.larger(other) }
     }
 
-    /// The `usage` object of chat completions, responses, embeddings or messages. Only numbers count, and one of them
-    /// must be there; one above 2^32 is none.
+    /// The `usage` object of chat completions, responses, embeddings or messages. Only whole numbers count, and one above 2^32 is
+    /// none. What stands in the place of a count and is none tells that there is one.
     pub(super) fn read(usage: &Value) -> Option<Self> {
         // Cohere has its counts one level deeper, beside those that it bills, and of embeddings these alone.
         let deeper = |key: &str| usage.get(key).filter(|counts| counts.is_object());
         let billed = deeper("billed_units");
         let billed_input =
-            billed.filter(|_| deeper("tokens").is_some()).and_then(|units| count(units.get("input_tokens")?));
+            billed.filter(|_| deeper("tokens").is_some()).and_then(|units| count_of(units.get("input_tokens")?));
         let billed = billed.filter(|_| deeper("tokens").is_none());
         let usage = deeper("tokens").or(billed).unwrap_or(usage);
-        // So few are found faster one by one than by their hashes.
-        let members = usage.as_object()?;
-        let member = |key: &str| members.iter().find(|(name, _)| *name == key).map(|(_, value)| value);
-        let first = |keys: &[&str]| keys.iter().find_map(|key| count(member(key)?));
-        let inside = |object: &str, key: &str| count(member(object)?.get(key)?);
+        let members = Members(usage.as_object()?);
         // What a search added to the prompt stands beside it, of Gemini's own tools and of Perplexity, as do Cohere's pictures.
-        let beside = ["toolUsePromptTokenCount", "citation_tokens"].into_iter();
-        let beside = beside.chain(billed.map(|_| "image_tokens"));
-        let beside = beside.filter_map(|key| count(member(key)?)).fold(0, u64::saturating_add);
-        let input = first(&INPUT).or((beside > 0).then_some(0)).map(|input| input.saturating_add(beside));
-        // What is thought beside the answer. Others that name it so count it in the answer.
-        let thought = first(&["thoughtsTokenCount"]);
-        let thought = thought.or_else(|| first(&["reasoning_tokens"]).filter(|_| member("citation_tokens").is_some()));
-        let output = match (first(&OUTPUT), thought) {
-            (output, Some(thought)) => Some(output.unwrap_or(0).saturating_add(thought)),
-            (output, None) => output,
-        };
+        let beside: &[&str] = if billed.is_some() { &BESIDE_PROMPT } else { &BESIDE_PROMPT[..2] };
+        let more = members.sum(beside);
+        let input = members.first(&INPUT).or((more > 0).then_some(0)).map(|input| input.saturating_add(more));
+        let (answered, thought) = (members.first(&OUTPUT), members.first(thought_of(members)));
+        let output = answered.or(thought.map(|_| 0)).map(|tokens| tokens.saturating_add(thought.unwrap_or(0)));
         let undivided = input.is_none() && output.is_none();
+        let wrong_input = members.is_garbled(&INPUT) || members.is_garbled(beside);
+        let wrong_output = members.is_garbled(&OUTPUT) || members.is_garbled(thought_of(members));
         // A total says nothing beside a number that no prompt can have.
-        let is_wrong = input.is_none() && INPUT.iter().any(|key| member(key).is_some_and(Value::is_number));
-        let total = first(&["total_tokens", "totalTokens", "totalTokenCount"]).filter(|_| !is_wrong);
+        let says_nothing = (input.is_none() && wrong_input) || (undivided && wrong_output);
+        let total = members.first(&TOTAL).filter(|_| !says_nothing);
+        let output_is = Known::of(answered.or(total).is_some(), wrong_output);
+        let input_is = Known::of(input.or(total).is_some(), wrong_input || is_cache_garbled(members));
         let (input, output) = match (input, output, total) {
-            (None, None, total) => (total?, 0),
+            (None, None, None) if input_is == output_is && input_is == Known::Untold => return None,
+            (None, None, total) => (total.unwrap_or(0), 0),
             (None, Some(output), Some(total)) => (total.saturating_sub(output), output),
             (input, output, _) => (input.unwrap_or(0), output.unwrap_or(0)),
         };
-        let of_details = |key: &str| DETAILS.iter().find_map(|object| inside(object, key));
+        let of_details = |key: &str| DETAILS.iter().find_map(|object| members.inside(object, key));
         // DeepSeek's, and Moonshot's, stand beside the other counts.
         let within = of_details("cached_tokens")
-            .or_else(|| first(&["cachedContentTokenCount", "prompt_cache_hit_tokens", "cached_tokens"]));
-        let read = within.or_else(|| first(&READ));
-        let written = of_details("cache_write_tokens").or_else(|| first(&WRITTEN));
+            .or_else(|| members.first(&["cachedContentTokenCount", "prompt_cache_hit_tokens", "cached_tokens"]));
+        let read = within.or_else(|| members.first(&READ));
+        let written = of_details("cache_write_tokens").or_else(|| members.first(&WRITTEN));
         let (read, written) = (read.unwrap_or(0), written.unwrap_or(0));
         // More than all of it can be no part of it.
-        let apart = within.is_none() && member("prompt_tokens").is_none() || read > input;
+        let apart = within.is_none() && members.get("prompt_tokens").is_none() || read > input;
         let prompt = if apart { input.saturating_add(read).saturating_add(written) } else { input };
         // Some count what a model thinks beside its answer, in the total alone, and bill it like that.
         let output = total.map_or(output, |total| output.max(total.saturating_sub(prompt)));
@@ -275,36 +331,52 @@ impl Reported {
             input,
             read,
             written,
-            written_for_an_hour: inside("cache_creation", "ephemeral_1h_input_tokens"),
+            written_for_an_hour: members.inside("cache_creation", "ephemeral_1h_input_tokens"),
             apart,
             output,
+            input_is,
+            output_is,
             undivided,
             billed: billed_input,
         };
         // Anthropic's calls of several rounds: the sum may lack those that summed up the conversation.
-        let rounds = member("iterations").and_then(Value::as_array).into_iter().flatten();
+        let rounds = members.get("iterations").and_then(Value::as_array).into_iter().flatten();
         Some(rounds.filter_map(Self::read).reduce(Self::plus).map_or(all, |rounds| all.larger(rounds)))
     }
 
-    /// After a later event of the same stream: its counts are totals, and what it does not name stays.
+    /// After a later event of the same stream: its counts are totals, which grow, and what it does not name stays.
     pub(super) fn updated(self, later: Self) -> Self {
         let last = |before: u64, after: u64| if after > 0 { after } else { before };
-        Self {
+        let all = Self {
             input: last(self.input, later.input),
             read: last(self.read, later.read),
             written: last(self.written, later.written),
             written_for_an_hour: later.written_for_an_hour.filter(|tokens| *tokens > 0).or(self.written_for_an_hour),
             apart: self.apart && later.apart,
-            output: last(self.output, later.output),
+            output: self.output.max(later.output),
+            input_is: self.input_is.updated(later.input_is),
+            output_is: self.output_is.updated(later.output_is),
             undivided: later.undivided,
             billed: later.billed.or(self.billed),
+        };
+        // Of two prompts the longer, with what a cache held of it.
+        let is_longer = !self.undivided && self.prompt() > all.prompt();
+        if is_longer {
+            let Self { output, input_is, output_is, undivided, .. } = all;
+            return Self { output, input_is, output_is, undivided, ..self };
         }
+        all
+    }
+
+    /// All tokens of the prompt.
+    const fn prompt(&self) -> u64 {
+        let cached = if self.apart { self.read.saturating_add(self.written) } else { 0 };
+        self.input.saturating_add(cached)
     }
 
     /// What of it counts against limits, where what was read from a cache does not if it `is_free`, and what it costs.
     pub(super) fn counted(self, is_free: bool, percent: CachePercent) -> Usage {
-        let cached = if self.apart { self.read.saturating_add(self.written) } else { 0 };
-        let input = self.input.saturating_add(cached);
+        let input = self.prompt();
         let read = self.read.min(input);
         let written = self.written.min(input - read);
         let for_an_hour = self.written_for_an_hour.unwrap_or(0).min(written);
@@ -327,173 +399,19 @@ impl Reported {
             output_tokens: self.output,
             units: 0,
             undivided: self.undivided,
+            unread_input: self.input_is != Known::Told,
+            unread_output: self.output_is != Known::Told,
         }
     }
 }
 
-fn count(value: &Value) -> Option<u64> {
-    value.as_f64().filter(|tokens| (0.0..=MOST as f64).contains(tokens)).map(|tokens| tokens as u64)
+/// What is thought beside the answer. Others that name it as Perplexity does count it in the answer.
+fn thought_of(members: Members<'_>) -> &'static [&'static str] {
+    const THOUGHT: [&str; 2] = ["thoughtsTokenCount", "reasoning_tokens"];
+    if members.get("citation_tokens").is_some() { &THOUGHT } else { &THOUGHT[..1] }
 }
 
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn usage_in_every_dialect() {
-        for (usage, expected) in [
-            (json!({"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}), Some((9, 2))),
-            (json!({"input_tokens": 4, "output_tokens": 3, "total_tokens": 7}), Some((4, 3))),
-            (json!({"prompt_tokens": 8, "total_tokens": 8}), Some((8, 0))),
-            (json!({"total_tokens": 8}), Some((8, 0))),
-            (
-                json!({"input_tokens": 10, "cache_creation_input_tokens": 90, "cache_read_input_tokens": 500, "output_tokens": 1}),
-                Some((600, 1)),
-            ),
-            (
-                json!({"input_tokens": 10, "input_tokens_details": {"cached_tokens": 8}, "output_tokens": 1}),
-                Some((10, 1)),
-            ),
-            (
-                json!({"prompt_tokens": 99, "cache_read_input_tokens": 80, "cache_creation_input_tokens": 9}),
-                Some((99, 0)),
-            ),
-            (json!({"promptTokenCount": 70, "cachedContentTokenCount": 60, "candidatesTokenCount": 3}), Some((70, 3))),
-            (
-                json!({"inputTokens": 5, "cacheReadInputTokens": 90, "cacheWriteInputTokens": 4, "outputTokens": 6}),
-                Some((99, 6)),
-            ),
-            // Of proxies that leave what the cache held out of the prompt.
-            (
-                json!({"prompt_tokens": 60, "completion_tokens": 5, "total_tokens": 65, "prompt_tokens_details": {"cached_tokens": 2_000}}),
-                Some((2_060, 5)),
-            ),
-            (json!({"output_tokens": 15}), Some((0, 15))),
-            (
-                json!({"promptTokenCount": 7, "candidatesTokenCount": 3, "thoughtsTokenCount": 20, "totalTokenCount": 30}),
-                Some((7, 23)),
-            ),
-            (
-                json!({"promptTokenCount": 7, "toolUsePromptTokenCount": 100, "candidatesTokenCount": 3, "totalTokenCount": 110}),
-                Some((107, 3)),
-            ),
-            (json!({"inputTokens": 5, "outputTokens": 6, "totalTokens": 11}), Some((5, 6))),
-            (
-                json!({"inputTokens": 5, "cacheReadInputTokens": 90, "cacheWriteInputTokens": 4, "outputTokens": 6, "totalTokens": 105}),
-                Some((99, 6)),
-            ),
-            // The reasoning of xAI's models is in the total alone.
-            (
-                json!({"prompt_tokens": 32, "completion_tokens": 9, "total_tokens": 135,
-                    "prompt_tokens_details": {"cached_tokens": 6}, "completion_tokens_details": {"reasoning_tokens": 94}}),
-                Some((32, 103)),
-            ),
-            (json!({"prompt_tokens": 50, "completion_tokens": 5, "total_tokens": 40}), Some((50, 5))),
-            (json!({"prompt_tokens": 50, "total_tokens": 80}), Some((50, 30))),
-            (json!({"input_tokens": 4, "output_tokens": 3, "total_tokens": 30}), Some((4, 26))),
-            (
-                json!({"billed_units": {"input_tokens": 1}, "tokens": {"input_tokens": 71.0, "output_tokens": 2.0}}),
-                Some((71, 2)),
-            ),
-            (json!({"billed_units": {"images": 1, "image_tokens": 40, "input_tokens": 2}}), Some((42, 0))),
-            (json!({"input_tokens": 100, "image_tokens": 40, "output_tokens": 2}), Some((100, 2))),
-            (json!({"prompt_tokens": "9"}), None),
-            (json!({"prompt_tokens": i64::MAX, "completion_tokens": 1}), Some((0, 1))),
-            (json!({"prompt_tokens": u64::MAX}), None),
-            (json!({"prompt_tokens": u64::MAX, "completion_tokens": 5, "total_tokens": 7}), Some((0, 5))),
-            (json!({"prompt_tokens": u64::MAX, "total_tokens": 7}), None),
-            (json!({}), None),
-            (json!(null), None),
-        ] {
-            let found = Reported::read(&usage).map(|usage| usage.counted(false, CachePercent::default()));
-            let found = found.map(|usage| (usage.input_tokens, usage.output_tokens));
-            assert_eq!(found, expected, "{usage}");
-        }
-    }
-
-    #[test]
-    fn a_prompt_that_is_to_be_kept_costs_what_its_write_costs() {
-        let percent = CachePercent { read: 10, write: 125, write_for_an_hour: 200 };
-        for (request, expected) in [
-            (json!({"messages": [{"content": "x"}]}), 100),
-            (json!({"system": [{"text": "x", "cache_control": {"type": "ephemeral"}}]}), 125),
-            (json!({"cache_control": {"type": "ephemeral", "ttl": "5m"}}), 125),
-            (json!({"tools": [{"cache_control": {"type": "ephemeral", "ttl": "1h"}}], "cache_control": {}}), 200),
-            (json!({"system": [{"text": "x"}, {"cachePoint": {"type": "default"}}]}), 125),
-            (json!({"system": [{"text": "x", "cache_control": null}]}), 100),
-            (json!({"messages": [{"content": "{\"cache_control\": {\"ttl\": \"1h\"}}"}]}), 100),
-        ] {
-            for text in [request.to_string(), serde_json::to_string_pretty(&request).expect("JSON")] {
-                assert_eq!(percent.dearest(text.as_bytes()), expected, "{text}");
-            }
-            let of_another = CachePercent::default().dearest(request.to_string().as_bytes());
-            assert_eq!(of_another, expected, "whose table says nothing, asked for a model of the same");
-        }
-        assert_eq!(percent.dearest(br#"{"cache_control": {"type""#), 100, "half an object");
-    }
-
-    #[test]
-    fn writes_of_unknown_length_stay_as_long_as_the_request_asks_for() {
-        let percent = CachePercent { read: 10, write: 125, write_for_an_hour: 200 };
-        let hour = json!({"system": [{"cache_control": {"ttl": "1h"}}, {"cache_control": {}}]}).to_string();
-        let minutes = json!({"system": [{"cache_control": {"type": "ephemeral"}}]}).to_string();
-        let unsplit = json!({"input_tokens": 20, "cache_creation_input_tokens": 1_000, "output_tokens": 1});
-        let mut split = unsplit.clone();
-        split["cache_creation"] = json!({"ephemeral_5m_input_tokens": 1_000, "ephemeral_1h_input_tokens": 0});
-        for (usage, request, expected) in [
-            (&unsplit, &hour, 2_020),
-            (&unsplit, &minutes, 1_270),
-            (&unsplit, &"{}".to_owned(), 1_270),
-            (&split, &hour, 1_270),
-        ] {
-            let usage = Reported::read(usage).expect("usage").counted(true, percent);
-            assert_eq!(percent.as_asked(usage, request.as_bytes()).priced_input(), expected, "{usage:?} {request}");
-        }
-    }
-
-    /// As OpenRouter and LiteLLM tell of models that are Anthropic's; LiteLLM asks for them by itself where it is set up so.
-    #[test]
-    fn writes_of_an_api_in_the_form_of_openai_cost_more_whether_or_not_they_are_asked_for() {
-        let (minutes, hour) = (r#"{"cache_control":{}}"#, r#"{"cache_control":{"ttl":"1h"}}"#);
-        let openrouter = json!({"prompt_tokens": 2_060, "completion_tokens": 10, "total_tokens": 2_070,
-            "prompt_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 2_000}});
-        let litellm = json!({"prompt_tokens": 2_060, "completion_tokens": 10, "cache_creation_input_tokens": 2_000});
-        let mut split = litellm.clone();
-        split["cache_creation"] = json!({"ephemeral_5m_input_tokens": 2_000, "ephemeral_1h_input_tokens": 0});
-        for (usage, request, expected) in [
-            (&openrouter, minutes, 2_560),
-            (&openrouter, hour, 4_060),
-            (&openrouter, "{}", 2_560),
-            (&litellm, "{}", 2_560),
-            (&litellm, minutes, 2_560),
-            (&split, hour, 4_060),
-        ] {
-            let counted = Reported::read(usage).expect("usage").counted(false, CachePercent::default());
-            let counted = CachePercent::default().as_asked(counted, request.as_bytes());
-            assert_eq!((counted.prompt_tokens(), counted.priced_input()), (2_060, expected), "{usage} {request}");
-        }
-    }
-
-    #[test]
-    fn what_a_cache_was_read_for_is_a_part_of_the_prompt_by_whatever_name() {
-        for usage in [
-            json!({"prompt_tokens": 90, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 64}}),
-            json!({"prompt_tokens": 90, "completion_tokens": 5, "prompt_cache_hit_tokens": 64, "prompt_cache_miss_tokens": 26}),
-            json!({"prompt_tokens": 90, "completion_tokens": 5, "cached_tokens": 64}),
-        ] {
-            let usage = Reported::read(&usage).expect("usage").counted(false, CachePercent::default());
-            assert_eq!((usage.prompt_tokens(), usage.cached_tokens), (90, 64));
-        }
-    }
-
-    #[test]
-    fn the_last_event_of_a_stream_may_tell_the_prompt_again_without_its_cache() {
-        let read = |usage| Reported::read(&usage).expect("usage");
-        let first = read(json!({"input_tokens": 20, "cache_read_input_tokens": 2_000, "output_tokens": 1}));
-        let last = read(json!({"input_tokens": 20, "output_tokens": 15}));
-        let usage = first.updated(last).counted(false, CachePercent::default());
-        assert_eq!((usage.prompt_tokens(), usage.output_tokens), (2_020, 15));
-    }
+/// Whether what a cache held of the prompt, beside its other tokens, cannot be read.
+fn is_cache_garbled(members: Members<'_>) -> bool {
+    members.get("prompt_tokens").is_none() && (members.is_garbled(&READ) || members.is_garbled(&WRITTEN))
 }

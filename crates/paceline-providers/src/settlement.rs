@@ -24,6 +24,8 @@ pub struct Settlement {
     units: Option<Units>,
     /// The tokens of an answer that reports none, by its length.
     came: u64,
+    /// An answer has tokens of a model at that endpoint.
+    has_answer: bool,
     /// The server refused the call, and did none of it.
     refused: bool,
 }
@@ -31,7 +33,16 @@ pub struct Settlement {
 impl Default for Settlement {
     /// The usage replaces what was reserved.
     fn default() -> Self {
-        Self { free: false, refunds: true, counts: Counts::All, output_weight: 1, units: None, came: 0, refused: false }
+        Self {
+            free: false,
+            refunds: true,
+            counts: Counts::All,
+            output_weight: 1,
+            units: None,
+            came: 0,
+            has_answer: true,
+            refused: false,
+        }
     }
 }
 
@@ -45,6 +56,7 @@ impl Settlement {
             output_weight: charge.output_weight(path),
             units: charge.units,
             came: 0,
+            has_answer: has_tokens(path),
             refused: is_refusal(status, class),
         }
     }
@@ -59,6 +71,11 @@ impl Settlement {
         Self { came: if has_tokens(answer.path) { tokens_of_texts(answer) } else { 0 }, ..self }
     }
 
+    /// Of an answer whose texts have so many tokens.
+    pub(super) fn with_texts_of(self, path: &str, tokens: u64) -> Self {
+        Self { came: if has_tokens(path) { tokens } else { 0 }, ..self }
+    }
+
     /// Of an answer of so many bytes that was too long to be kept and read.
     pub(super) fn with_length(self, path: &str, bytes: u64) -> Self {
         Self { came: if has_tokens(path) { tokens_in(bytes) } else { 0 }, ..self }
@@ -67,7 +84,7 @@ impl Settlement {
     /// What the call used, whatever its provider counts: prompt and answer, and what was reserved and not used comes back, as do
     /// all tokens of one that was refused. An answer of a model that tells no usage has used `untold` at the least.
     pub(super) fn used(self, reserved: &Cost, untold: &Cost, usage: Option<Usage>, class: Class) -> Option<Cost> {
-        let usage = usage.map(|usage| self.with_both_halves(usage.with_all_input(), reserved));
+        let usage = usage.map(|usage| self.with_both_halves(usage.with_all_input(), untold));
         if self.refused && usage.is_none() {
             return Some(with_tokens(reserved.clone(), 0, Usage::default()));
         }
@@ -79,15 +96,28 @@ impl Settlement {
         Some(used.map_or_else(|| untold.clone(), |used| larger(used, untold)))
     }
 
-    /// A usage of which one half cannot be read, or is nothing: a prompt counts with what was reserved for it, and an answer with
-    /// the length of its texts.
-    fn with_both_halves(self, usage: Usage, reserved: &Cost) -> Usage {
+    /// A usage of which one half cannot be read, or is nothing: that of a prompt counts as where nothing is told. So does that of
+    /// an answer, with the length of its texts at the least; an answer of no tokens has that length alone.
+    fn with_both_halves(self, usage: Usage, untold: &Cost) -> Usage {
+        let usage = self.with_unread(usage, untold);
         if usage.lacks_output() {
             return Usage { output_tokens: self.came, ..usage };
         }
         let lacks_input = usage.input_tokens == 0 && usage.output_tokens > 0 && !usage.undivided;
-        let input_tokens = if lacks_input { reserved.get(&Dimension::InputTokens) } else { usage.input_tokens };
+        let input_tokens = if lacks_input { untold.get(&Dimension::InputTokens) } else { usage.input_tokens };
         Usage { input_tokens, ..usage }
+    }
+
+    /// A usage in which what cannot be read counts with `bound`. What was refused has none of that.
+    fn with_unread(self, usage: Usage, bound: &Cost) -> Usage {
+        let mut all = Usage { unread_input: false, unread_output: false, ..usage };
+        if usage.unread_input && !self.refused {
+            all.input_tokens = all.input_tokens.max(bound.get(&Dimension::InputTokens));
+        }
+        if usage.unread_output && self.has_answer && !self.refused {
+            all.output_tokens = all.output_tokens.max(bound.get(&Dimension::OutputTokens)).max(self.came);
+        }
+        all
     }
 
     /// What the call cost; `None` where nothing is known but what was reserved.
@@ -100,7 +130,7 @@ impl Settlement {
             }
             return Some(cost);
         }
-        let usage = usage.or_else(|| self.estimated(reserved))?;
+        let usage = usage.map(|usage| self.with_unread(usage, reserved)).or_else(|| self.estimated(reserved))?;
         let mut cost = reserved.clone();
         if let Some(units) = self.units.filter(|_| usage.units > 0) {
             cost.set(units.dimension(), usage.units);

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::ending::{Ending, OF_MESSAGES, OF_RESPONSES};
 use super::frames::{self, Frame};
 use super::reported::{PLACES, Reported};
+use super::twice::Twice;
 
 /// Before a text that begins with it, it says that the text is UTF-8, and belongs to none of its lines.
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
@@ -174,7 +175,7 @@ impl Event {
 
     fn new(name: String, data: &str) -> Self {
         let data = data.trim();
-        let read = serde_json::from_str(data);
+        let read = serde_json::from_str(data).map(|Twice(value)| value);
         let garbled = read.is_err() && data.starts_with('{');
         Self { name, value: read.unwrap_or_default(), done: data == "[DONE]", empty: data.is_empty(), garbled }
     }
@@ -282,7 +283,8 @@ impl Stream {
 
     /// The tokens that the events reported.
     pub(super) fn usage(&self) -> Option<Reported> {
-        self.usage.or_else(|| self.of_choices.values().copied().reduce(Reported::beside_choice))
+        let of_choices = || self.of_choices.values().copied().reduce(Reported::beside_choice);
+        self.usage.or_else(of_choices).filter(Reported::tells)
     }
 }
 

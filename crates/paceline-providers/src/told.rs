@@ -212,3 +212,123 @@ fn a_bill_that_has_fewer_tokens_of_the_prompt_is_what_the_prompt_costs() {
     let usage = Dialect::from(Provider::Cohere).read(&answer, Timestamp::from_millis(0)).usage.expect("it tells");
     assert_eq!((usage.prompt_tokens(), usage.priced_input(), usage.output_tokens), (71, 5, 18));
 }
+
+/// What of such an answer counts against the limit of a client, of its prompt and of what it says: of a call whose prompt has
+/// some 1,000 tokens, and that allows an answer of 500.
+fn halves(provider: Provider, path: &str, kind: &'static str, body: &str) -> (u64, u64) {
+    let text = "x ".repeat(2_000);
+    let bound = if provider == Provider::Gemini {
+        r#""generationConfig":{"maxOutputTokens":500}"#
+    } else {
+        r#""max_tokens":500"#
+    };
+    let request = format!(r#"{{{bound},"messages":[{{"content":"{text}"}}]}}"#).into_bytes();
+    let (dialect, ratio, asked) = (Dialect::from(provider), TokenRatio::default(), Asked::of(&request));
+    let reserved = dialect.charge(path, &request, &ratio);
+    let reserved = dialect.charge_elsewhere(path, &request, &asked, &reserved, &ratio);
+    let untold = dialect.untold(path, &request, &asked, &reserved).made(&reserved);
+    let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]);
+    let reading = dialect
+        .read(&Answer { status: 200, headers: &headers, body: body.as_bytes(), path }, Timestamp::from_millis(0));
+    assert_eq!(reading.class, Class::Success, "{provider} {body}: {:?}", reading.message);
+    let used = reading.used_of(&reserved, &untold).unwrap_or(untold);
+    let [all, input, output] =
+        [Dimension::Tokens, Dimension::InputTokens, Dimension::OutputTokens].map(|dimension| used.get(&dimension));
+    assert_eq!(all, input + output, "{provider} {body}");
+    assert!(reserved.get(&Dimension::InputTokens) > 1_000, "{reserved:?}");
+    (if input == reserved.get(&Dimension::InputTokens) { RESERVED } else { input }, output)
+}
+
+/// Stands for what the prompt had reserved.
+const RESERVED: u64 = u64::MAX;
+
+#[test]
+fn what_cannot_be_read_of_a_usage_counts_with_its_bound() {
+    let chat = |usage: &str| format!(r#"{{"choices":[{{"message":{{"content":"hi"}}}}],"usage":{usage}}}"#);
+    for (usage, expected) in [
+        (r#"{"prompt_tokens":9,"completion_tokens":7}"#, (9, 7)),
+        (r#"{"prompt_tokens":9}"#, (9, 500)),
+        (r#"{"prompt_tokens":9,"completion_tokens":null}"#, (9, 500)),
+        (r#"{"prompt_tokens":9,"completion_tokens":-7}"#, (9, 500)),
+        (r#"{"prompt_tokens":9,"completion_tokens":"7"}"#, (9, 500)),
+        (r#"{"prompt_tokens":9,"completion_tokens":1e30}"#, (9, 500)),
+        (r#"{"prompt_tokens":9,"completion_tokens":7.5}"#, (9, 500)),
+        (r#"{"prompt_tokens":9,"completion_tokens":[7]}"#, (9, 500)),
+        (r#"{"prompt_tokens":9,"completion_tokens":false,"total_tokens":12}"#, (9, 500)),
+        (r#"{"prompt_tokens":9,"completion_tokens":null,"total_tokens":12}"#, (9, 3)),
+        (r#"{"completion_tokens":7}"#, (RESERVED, 7)),
+        (r#"{"prompt_tokens":"9","completion_tokens":7,"total_tokens":16}"#, (RESERVED, 7)),
+        (r#"{"prompt_tokens":-9,"completion_tokens":7}"#, (RESERVED, 7)),
+        (r#"{"prompt_tokens":"9","completion_tokens":"7","total_tokens":16}"#, (RESERVED, 500)),
+        (r#"{"prompt_tokens":9,"completion_tokens":7.0,"completion_tokens":3}"#, (9, 7)),
+        (r#"{"prompt_tokens":9,"completion_tokens":3,"completion_tokens":7}"#, (9, 7)),
+        (r#"{"prompt_tokens":9,"completion_tokens":3,"completion_tokens":"7"}"#, (9, 500)),
+        (r#"{"prompt_tokens":9,"completion_tokens":900,"completion_tokens":"7"}"#, (9, 900)),
+        (r#"{"prompt_tokens":9,"completion_tokens":7},"usage":{"prompt_tokens":1,"completion_tokens":1}"#, (9, 7)),
+        (r#"{"prompt_tokens":9,"completion_tokens":7},"usage":5"#, (RESERVED, 500)),
+        ("5", (RESERVED, 500)),
+        // An answer of no tokens has those of its texts.
+        (r#"{"prompt_tokens":9,"completion_tokens":0,"total_tokens":9}"#, (9, 1)),
+        (r#"{"prompt_tokens":9,"total_tokens":9}"#, (9, 1)),
+    ] {
+        let path = "/v1/chat/completions";
+        assert_eq!(halves(Provider::OpenAi, path, "application/json", &chat(usage)), expected, "{usage}");
+        let stream = format!("data: {}\n\ndata: [DONE]\n\n", chat(usage).replace("message", "delta"));
+        assert_eq!(halves(Provider::OpenAi, path, "text/event-stream", &stream), expected, "{usage}");
+    }
+    let embedded = r#"{"data":[{"embedding":[0.5]}],"usage":{"prompt_tokens":9}}"#;
+    assert_eq!(halves(Provider::OpenAi, "/v1/embeddings", "application/json", embedded), (9, 0), "it has no answer");
+}
+
+#[test]
+fn nor_does_that_of_a_message() {
+    let (path, start) =
+        ("/v1/messages", r#"{"type":"message_start","message":{"usage":{"input_tokens":9,"output_tokens":1}}}"#);
+    for (usage, expected) in [
+        (r#"{"input_tokens":9,"output_tokens":7}"#, (9, 7)),
+        (r#"{"input_tokens":9}"#, (9, 500)),
+        (r#"{"input_tokens":9,"output_tokens":"7"}"#, (9, 500)),
+        (r#"{"input_tokens":9,"cache_read_input_tokens":"2000","output_tokens":7}"#, (RESERVED, 7)),
+        (r#"{"input_tokens":9,"cache_read_input_tokens":null,"output_tokens":7}"#, (9, 7)),
+        (r#"{"input_tokens":9,"output_tokens":7,"output_tokens":3}"#, (9, 7)),
+    ] {
+        let whole = format!(r#"{{"content":[{{"type":"text","text":"hi"}}],"usage":{usage}}}"#);
+        assert_eq!(halves(Provider::Anthropic, path, "application/json", &whole), expected, "{usage}");
+        let delta = format!(r#"{{"type":"message_delta","delta":{{}},"usage":{usage}}}"#);
+        let stream = format!("data: {start}\n\ndata: {delta}\n\ndata: {{\"type\":\"message_stop\"}}\n\n");
+        assert_eq!(halves(Provider::Anthropic, path, "text/event-stream", &stream), expected, "{usage}");
+    }
+    let of = |delta: &str| {
+        let stream = format!("data: {start}\n\n{delta}data: {{\"type\":\"message_stop\"}}\n\n");
+        halves(Provider::Anthropic, path, "text/event-stream", &stream)
+    };
+    let delta = |usage: &str| format!("data: {{\"type\":\"message_delta\",\"delta\":{{}},\"usage\":{usage}}}\n\n");
+    assert_eq!(of(""), (9, 500), "its beginning says nothing of its end");
+    assert_eq!(of(&delta(r#"{"output_tokens":7}"#)), (9, 7));
+    assert_eq!(of(&[delta(r#"{"output_tokens":700}"#), delta(r#"{"output_tokens":7}"#)].concat()), (9, 700));
+    assert_eq!(of(&delta(r#"{"input_tokens":3,"output_tokens":7}"#)), (9, 7), "a count of all so far does not fall");
+}
+
+#[test]
+fn nor_does_that_of_gemini_which_leaves_out_an_answer_of_no_tokens() {
+    let path = "/v1beta/models/m:streamGenerateContent";
+    for (usage, expected) in [
+        (r#"{"promptTokenCount":9,"candidatesTokenCount":7,"totalTokenCount":16}"#, (9, 7)),
+        (r#"{"promptTokenCount":9,"thoughtsTokenCount":7,"totalTokenCount":16}"#, (9, 7)),
+        (r#"{"promptTokenCount":9,"totalTokenCount":9}"#, (9, 1)),
+        (r#"{"promptTokenCount":9}"#, (9, 500)),
+        (r#"{"promptTokenCount":9,"candidatesTokenCount":"7","totalTokenCount":16}"#, (9, 500)),
+        (r#"{"promptTokenCount":9,"candidatesTokenCount":7,"thoughtsTokenCount":"90"}"#, (9, 500)),
+        (r#"{"promptTokenCount":9,"candidatesTokenCount":7,"candidatesTokenCount":3}"#, (9, 7)),
+    ] {
+        let whole = format!(
+            r#"{{"candidates":[{{"content":{{"parts":[{{"text":"hi"}}]}},"finishReason":"STOP"}}],"usageMetadata":{usage}}}"#
+        );
+        assert_eq!(halves(Provider::Gemini, path, "application/json", &whole), expected, "{usage}");
+        let stream = format!("data: {whole}\n\n");
+        assert_eq!(halves(Provider::Gemini, path, "text/event-stream", &stream), expected, "{usage}");
+    }
+    let (path, body) =
+        ("/v1beta/models/m:embedContent", r#"{"embedding":{"values":[0.5]},"usageMetadata":{"promptTokenCount":9}}"#);
+    assert_eq!(halves(Provider::Gemini, path, "application/json", body), (9, 0), "it has no answer");
+}

@@ -37,6 +37,10 @@ pub struct Usage {
     pub units: u64,
     /// Only a total was reported: all of it is in `input_tokens`, or it was [divided](Self::divided) by an estimate.
     pub undivided: bool,
+    /// The answer does not tell all tokens of the prompt, or not in numbers.
+    pub unread_input: bool,
+    /// The same of those of the answer.
+    pub unread_output: bool,
 }
 
 impl Usage {
@@ -247,7 +251,12 @@ impl TokenRatio {
         if prompt.quarters == 0 || usage.prompt_tokens() == 0 {
             return;
         }
-        self.output_tokens.add(usage.output_tokens as f64);
+        if !usage.unread_output {
+            self.output_tokens.add(usage.output_tokens as f64);
+        }
+        if usage.unread_input {
+            return;
+        }
         // What an estimate divided says nothing of prompts.
         if usage.undivided && usage.output_tokens > 0 {
             return;

@@ -221,3 +221,44 @@ async fn a_long_stream_of_frames_counts_with_what_its_end_tells() {
     }
     assert_eq!(used(&served).1, 20_000);
 }
+
+/// It tells half of its usage, or one half twice: an answer of 20 tokens that may have 500.
+#[tokio::test]
+async fn an_answer_that_tells_half_of_its_usage_counts_with_the_bound_of_the_other_half() {
+    for (usage, passed) in [
+        (r#"{"prompt_tokens":10,"completion_tokens":20}"#, 9),
+        (r#"{"prompt_tokens":10}"#, 5),
+        (r#"{"prompt_tokens":10,"completion_tokens":"20"}"#, 5),
+        (r#"{"prompt_tokens":10,"completion_tokens":-1}"#, 5),
+        (r#"{"prompt_tokens":10,"completion_tokens":490,"completion_tokens":1}"#, 5),
+    ] {
+        for is_stream in [false, true] {
+            let api = upstream(move |_: Request| async move {
+                let body =
+                    format!(r#"{{"choices":[{{"index":0,"delta":{{}},"finish_reason":"stop"}}],"usage":{usage}}}"#);
+                match is_stream {
+                    true => answer(
+                        200,
+                        &[("content-type", "text/event-stream")],
+                        format!("data: {body}\n\ndata: [DONE]\n\n"),
+                    ),
+                    false => answer(200, &[("content-type", "application/json")], body),
+                }
+            });
+            let served = Served::new(api.await, "", Bounds::default());
+            serve_to(&served, vec![client("ci", &["3k tokens per 1h", "9 per 1h"])]);
+            let body = json!({"model": "m", "max_tokens": 500, "stream": is_stream, "messages": []}).to_string();
+            let mut seen = 0;
+            loop {
+                let request = served.post().header("x-paceline-key", "pk-ci").header("x-paceline-deadline", "1s");
+                let got = request.body(body.clone()).send().await.expect("an answer");
+                if got.status() != 200 {
+                    break;
+                }
+                assert!(got.bytes().await.is_ok());
+                seen += 1;
+            }
+            assert_eq!(seen, passed, "{usage} {is_stream}");
+        }
+    }
+}
