@@ -42,6 +42,7 @@ mod refusal;
 mod request_body;
 mod route;
 mod server;
+mod spelling;
 mod spent;
 mod state;
 mod stays_down;

@@ -1,11 +1,11 @@
 //! Which upstream a request is for, and its path there.
 
-use std::borrow::Cow;
 use std::net::Ipv4Addr;
 
 use http::header::HOST;
 use http::{Request, Uri};
-use percent_encoding::percent_decode_str;
+
+use crate::spelling::stays_inside;
 
 /// The first parts of paths that a gateway answers itself: an upstream of that name would be shadowed, or shadow them.
 pub const OWN_ROUTES: [&str; 5] = ["healthz", "readyz", "metrics", "api", "v1"];
@@ -43,33 +43,6 @@ impl<'a> Target<'a> {
         let (name, path) = at_host.map_or((first, rest), |name| (name, all));
         stays_inside(uri.path()).then_some(Self { name, path })
     }
-}
-
-/// A path that is encoded more often is none that a program sends.
-const MOST_DECODED: usize = 8;
-
-/// A server resolves `..`, and may do so behind the path of its base address; also percent-encoded, and again where another
-/// server before it has decoded once.
-fn stays_inside(path: &str) -> bool {
-    let resolves = |part: &str| {
-        let end = part.find(|c: char| matches!(c, ';' | '?' | '#' | ' ') || c.is_control());
-        matches!(&part[..end.unwrap_or(part.len())], "." | "..")
-    };
-    let mut path = Cow::Borrowed(path);
-    for _ in 0..MOST_DECODED {
-        if path.split(['/', '\\']).any(resolves) {
-            return false;
-        }
-        if !path.contains('%') {
-            return true;
-        }
-        let decoded = percent_decode_str(&path).decode_utf8_lossy().into_owned();
-        if decoded == path {
-            return true;
-        }
-        path = decoded.into();
-    }
-    false
 }
 
 #[cfg(test)]

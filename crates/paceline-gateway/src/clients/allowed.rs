@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use http::{HeaderMap, Method, StatusCode};
 use paceline_http::Call;
-use paceline_providers::{Dialect, answers_later, kept_named, references_of};
+use paceline_providers::{Dialect, answers_later, kept_named, path_before, references_of};
 
 use super::shown::{has_a_key, has_a_key_in_body, misplaced, remove_fields};
 use super::{Client, Clients};
 use crate::backend::Backend;
 use crate::estimated::Estimated;
 use crate::refusal::Refusal;
-use crate::{models, query, unread};
+use crate::{models, query, spelling, unread};
 
 impl Clients {
     /// Whether one of their keys stands in a text that others see, whatever stands beside it.
@@ -82,6 +82,14 @@ impl Client {
         dialect: &Dialect,
         is_read: bool,
     ) -> Result<(), Refusal> {
+        if !self.paths.is_empty() {
+            spelling::check(path_before(&call.url, b"?")).map_err(|what| {
+                Refusal::bad_request(format!(
+                    "the path has {what}: the key {} is for some paths alone, which must read alike everywhere",
+                    self.name
+                ))
+            })?;
+        }
         if !self.paths.is_empty() && !self.is_of_own_paths(&format!("/{upstream}{}", models::decoded_path(call))) {
             let (name, paths) = (&self.name, self.paths.join(", "));
             let message = format!("the key {name} is for {paths} and what is below: use another for other paths");

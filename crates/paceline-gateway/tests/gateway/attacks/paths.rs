@@ -1,9 +1,11 @@
 //! Targets that lead out of the folder of an upstream, or name another host.
 
+use paceline_gateway::ClientConfig;
+
 use super::cases::named;
 use super::impatient;
 use super::raw::{OK, Raw, statuses, told};
-use crate::support::Served;
+use crate::support::{Served, client, serve_to};
 
 #[tokio::test]
 async fn no_path_leads_out_of_the_folder_of_its_upstream() {
@@ -27,6 +29,15 @@ async fn no_path_leads_out_of_the_folder_of_its_upstream() {
         "/api/v1/..%09/admin",
         "/api/v1/..%20/admin",
         "/api/v1/..%23/admin",
+        "/api/v1/%09../admin",
+        "/api/v1/.%0a./admin",
+        "/api/v1/%c0%ae%c0%ae/admin",
+        "/api/v1/..%c0%afadmin",
+        "/api/v1/%e0%80%ae%2e/admin",
+        "/api/v1/%25c0%25ae./admin",
+        "/api/v1/%u002e%u002e/admin",
+        "/api/v1/%ef%bc%8e%ef%bc%8e/admin",
+        "/api/v1/%2e/../admin",
         "/api/..",
         "/api/%2e%2e",
         "/../api/x",
@@ -62,6 +73,51 @@ async fn a_path_goes_on_letter_by_letter_and_only_to_its_upstream() {
         let seen = raw.seen().split_off(before);
         assert_eq!((seen.len(), seen[0].path()), (1, path), "{target}");
         assert_eq!(seen[0].fields("host").collect::<Vec<_>>(), [raw.address.to_string()]);
+    }
+}
+
+/// Its servers may read another path there than the one that the key is for.
+#[tokio::test]
+async fn a_key_that_is_for_some_paths_sends_none_that_servers_read_differently() {
+    let raw = Raw::new(|_| OK.to_vec());
+    let served = Served::new(raw.address, "", impatient());
+    serve_to(&served, vec![ClientConfig { paths: vec!["/api/v1/a".to_owned()], ..client("a", &[]) }]);
+    let get = async |path: &str| {
+        let text = told(
+            &served,
+            &named(&format!("GET {path} HTTP/1.1\r\nHost: h\r\nX-Paceline-Key: pk-a\r\nConnection: close\r\n\r\n")),
+        )
+        .await;
+        (statuses(&text), text)
+    };
+    for (path, why) in [
+        ("/api/v1/a/x%5c..%5cb", "leaves the folder"),
+        ("/api/v1/a/x%5cb", "a backslash"),
+        ("/api/v1/a/x%255cb", "a backslash"),
+        ("/api/v1/a/x%00", "a control character"),
+        ("/api/v1/a/x%250d%250ab", "a control character"),
+        ("/api/v1/a/%ff", "no UTF-8"),
+        ("/api/v1/a/%c1%9c", "no UTF-8"),
+        ("/api/v1/a/%zz", "hexadecimal"),
+        ("/api/v1/a/%u0041", "hexadecimal"),
+    ] {
+        let (statuses, text) = get(path).await;
+        assert!(statuses == [400] && text.contains(why), "{path}: {text}");
+    }
+    for path in ["/api/v1//a", "/api//v1/a", "/api/v1/ab", "/api/v1/b/a"] {
+        assert_eq!(get(path).await.0, [403], "{path}");
+    }
+    assert_eq!(raw.paths(), [""; 0]);
+    for path in [
+        "/api/v1/a",
+        "/api/v1/a/x%20y",
+        "/api/v1/a/%C3%A9",
+        "/api/v1/a/100%25",
+        "/api/v1/a/x%2Fy",
+        "/api/v1/a//x?y=%zz",
+    ] {
+        assert_eq!(get(path).await.0, [200], "{path}");
+        assert_eq!(raw.paths().last().map(String::as_str), path.strip_prefix("/api"), "{path}");
     }
 }
 
