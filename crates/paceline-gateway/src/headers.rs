@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::Uri;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::Authority;
-use paceline_config::{is_hop_by_hop, parse_duration};
+use paceline_config::{is_hop_by_hop, is_of_connection, parse_duration};
 use paceline_http::Call;
 use paceline_http::gateway::{CLIENT, DEADLINE, PRIORITY, RETRIES};
 use paceline_providers::secrets::{Secrets, is_secret_name};
@@ -49,6 +49,30 @@ pub(crate) fn names_another_method(name: &HeaderName) -> bool {
 /// A name without what stands between its words: servers take `_`, and some of them anything, for `-`.
 pub(crate) fn letters_of(name: &HeaderName) -> String {
     name.as_str().chars().filter(char::is_ascii_alphanumeric).collect()
+}
+
+/// Whether a field has a name that servers take for one that is read or set here, and is not: with `_` for `-`, which programs
+/// behind CGI and WSGI cannot tell apart, or another sign. It would reach them beside that one, or in its place.
+fn is_respelt(name: &HeaderName) -> bool {
+    if name.as_str().bytes().all(|byte| dashed(byte) == byte) {
+        return false;
+    }
+    let plain: Vec<u8> = name.as_str().bytes().map(dashed).collect();
+    let Ok(name) = HeaderName::from_bytes(&plain) else { return true };
+    is_of_connection(&name)
+        || is_of_the_gateway(&name)
+        || is_of_a_proxy(&name)
+        || OF_CLIENTS.contains(&name)
+        || OF_ACCOUNTS.contains(&name)
+}
+
+/// Whether such a server takes one name for the other.
+fn are_mixed_up(one: &HeaderName, other: &HeaderName) -> bool {
+    one != other && one.as_str().bytes().map(dashed).eq(other.as_str().bytes().map(dashed))
+}
+
+const fn dashed(byte: u8) -> u8 {
+    if byte.is_ascii_alphanumeric() { byte } else { b'-' }
 }
 
 /// A client's key for the gateway, where the fields above carry one for the upstream. It goes no further.
@@ -218,6 +242,9 @@ pub(crate) fn to_upstream(mut headers: HeaderMap, own: &HeaderMap, is_known: boo
     }
     // What is compressed cannot be read on its way.
     headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    let of_own = |name: &&HeaderName| own.keys().any(|own| are_mixed_up(own, name));
+    let others: Vec<_> = headers.keys().filter(of_own).cloned().collect();
+    others.iter().for_each(|name| drop(headers.remove(name)));
     for (name, value) in own {
         if value.is_sensitive() || !headers.contains_key(name) {
             headers.insert(name, value.clone());
@@ -233,6 +260,7 @@ pub(crate) fn leave_out(headers: &mut HeaderMap, has_key: bool, is_known: bool) 
         // The gateway's own connection to the upstream has others.
         matches!(*name, header::HOST | header::EXPECT)
             || is_of_the_gateway(name)
+            || is_respelt(name)
             || (has_key && (OF_CLIENTS.contains(name) || OF_ACCOUNTS.contains(name)))
             || (has_key && is_known && (is_of_a_proxy(name) || names_another_method(name)))
     });
@@ -336,6 +364,42 @@ mod tests {
         let names = |headers: HeaderMap| headers.keys().map(|name| name.as_str().to_owned()).collect::<Vec<_>>();
         let kept = names(to_upstream(of_proxies, &own, true));
         assert_eq!(kept, ["x-kept", "accept-encoding", "authorization", "anthropic-version"]);
+    }
+
+    #[test]
+    fn a_name_that_servers_take_for_one_of_ours_does_not_go_on() {
+        let own = map(&[("x-own-key", "real"), ("anthropic-version", "2023-06-01")]);
+        let respelt = [
+            "x_api_key",
+            "x_api-key",
+            "api_key",
+            "x_goog_api_key",
+            "x.api.key",
+            "openai_organization",
+            "content_length",
+            "transfer_encoding",
+            "proxy_authorization",
+            "keep_alive",
+            "accept_encoding",
+            "x_forwarded_for",
+            "x_forwarded-host",
+            "x_original_url",
+            "x_paceline_client",
+            "x-paceline_key",
+            "x_own_key",
+            "x_own-key",
+            "anthropic_version",
+        ];
+        let kept = ["x_team", "my_key", "content_kind", "x-api-key-id", "x_api_key_id", "_"];
+        for is_known in [false, true] {
+            let client = map(&respelt.map(|name| (name, "1")));
+            assert_eq!(to_upstream(client, &own, is_known).len(), 3, "the two of the upstream, and accept-encoding");
+            let sent = to_upstream(map(&kept.map(|name| (name, "1"))), &own, is_known);
+            assert!(kept.iter().all(|name| sent.contains_key(*name)), "{sent:?}");
+        }
+        let mut line = map(&[("x_api_key", "1"), ("x_team", "1")]);
+        leave_out(&mut line, false, false);
+        assert_eq!(line, map(&[("x_team", "1")]), "in the line of a batch, too");
     }
 
     #[test]

@@ -48,6 +48,30 @@ async fn what_is_odd_and_right_reaches_the_upstream_as_one_plain_request() {
     }
 }
 
+/// A program behind CGI reads `Content_Length` as `Content-Length`, and `X_API_Key` as the key.
+#[tokio::test]
+async fn a_field_whose_name_is_one_of_ours_to_some_servers_stays_here() {
+    let raw = Raw::new(|_| OK.to_vec());
+    let served = Served::new(raw.address, "", impatient());
+    let names = [
+        "Content_Length",
+        "Transfer_Encoding",
+        "X_API_Key",
+        "X_Forwarded_For",
+        "X_Paceline_Client",
+        "Proxy_Authorization",
+    ];
+    let fields: String = names.iter().map(|name| format!("{name}: 5\r\n")).collect();
+    let request = format!(
+        "POST /api/x HTTP/1.1\r\nHost: h\r\n{fields}X_Team: a\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}"
+    );
+    assert_eq!(statuses(&told(&served, &named(&request)).await), [200]);
+    let seen = raw.seen().remove(0);
+    let left: Vec<_> = names.iter().filter(|name| seen.fields(name).next().is_some()).collect();
+    assert!(left.is_empty() && seen.body == b"{}", "{left:?}");
+    assert_eq!(seen.fields("x_team").collect::<Vec<_>>(), ["a"], "any other goes on");
+}
+
 #[tokio::test]
 async fn the_body_of_a_refused_request_is_no_request() {
     let raw = Raw::new(|_| OK.to_vec());
