@@ -4,14 +4,11 @@ use std::hash::{BuildHasher as _, Hash as _, Hasher as _, RandomState};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use http::Uri;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use http::uri::Authority;
 use paceline_config::{is_hop_by_hop, is_of_connection, parse_duration};
 use paceline_http::Call;
 use paceline_http::gateway::{CLIENT, DEADLINE, PRIORITY, RETRIES};
 use paceline_providers::secrets::{Secrets, is_secret_name};
-use paceline_providers::{is_loopback, is_loopback_host};
 use percent_encoding::percent_decode_str;
 use sha2::{Digest as _, Sha256};
 
@@ -154,34 +151,6 @@ pub(crate) fn client(headers: &HeaderMap) -> u64 {
 pub(crate) fn wants_websocket(headers: &HeaderMap) -> bool {
     let named = headers.get_all(header::UPGRADE).iter().filter_map(|value| value.to_str().ok());
     named.flat_map(|value| value.split(',')).any(|name| name.trim().eq_ignore_ascii_case("websocket"))
-}
-
-/// Whether the request comes from a page of the web that a browser shows: it could spend the key, and read answers where its
-/// name leads to this machine. Programs name this machine, and no origin.
-pub(crate) fn is_of_a_page(uri: &Uri, headers: &HeaderMap) -> bool {
-    let is_ours = |host: &str| is_loopback_host(host) || host.to_ascii_lowercase().ends_with(".localhost");
-    let mut hosts = headers.get_all(header::HOST).iter().map(|host| Authority::try_from(host.as_bytes()));
-    hosts.any(|host| !host.is_ok_and(|host| is_ours(host.host())))
-        || uri.authority().is_some_and(|authority| !is_ours(authority.host()))
-        || is_of_another_site(headers)
-}
-
-/// Whether a browser says that a page of another site makes the request.
-pub(crate) fn is_of_another_site(headers: &HeaderMap) -> bool {
-    let origin = headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or("?"));
-    origin.is_some_and(|origin| !is_loopback(origin)) || is_led(headers)
-}
-
-/// Whether a browser says that a page of another site led it here, be it by a link, or that it takes the answer for a script that
-/// stands between it and all that has this origin.
-pub(crate) fn is_led(headers: &HeaderMap) -> bool {
-    let says = |name, value: &str| {
-        let said = headers.get(HeaderName::from_static(name));
-        said.is_some_and(|said| said.as_bytes().eq_ignore_ascii_case(value.as_bytes()))
-    };
-    says("sec-fetch-site", "cross-site")
-        || says("sec-fetch-dest", "serviceworker")
-        || headers.contains_key("service-worker")
 }
 
 /// Whether a field of that name, in an answer of an upstream, is for the gateway or speaks of it: of all that a browser finds
@@ -447,33 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_the_web_are_told_from_programs() {
-        let local = Uri::from_static("/openai/v1");
-        for (pairs, expected) in [
-            (&[("host", "127.0.0.1:4747")][..], false),
-            (&[("host", "localhost:4747"), ("origin", "http://localhost:3000")], false),
-            (&[("host", "gateway.localhost")], false),
-            (&[("host", "gateway.localhost:4747")], false),
-            (&[("host", "localhost.evil.example:4747")], true),
-            (&[("host", "evil.example:4747.localhost")], true),
-            (&[("host", "0.0.0.0:4747")], true),
-            (&[("host", "[::ffff:127.0.0.1]:4747")], true),
-            (&[("host", "OpenAI.localhost:4747")], false),
-            (&[("host", "localhost.example:4747")], true),
-            (&[("host", "[::1]:4747")], false),
-            (&[], false),
-            (&[("host", "evil.example")], true),
-            (&[("host", "127.0.0.1:4747"), ("origin", "https://evil.example")], true),
-            (&[("host", "127.0.0.1:4747"), ("origin", "null")], true),
-            (&[("host", "127.0.0.1:4747"), ("sec-fetch-site", "cross-site")], true),
-            (&[("host", "127.0.0.1:4747"), ("sec-fetch-site", "CROSS-SITE")], true),
-            (&[("host", "127.0.0.1:4747"), ("sec-fetch-site", "same-origin"), ("service-worker", "script")], true),
-            (&[("host", "127.0.0.1:4747"), ("sec-fetch-dest", "serviceworker")], true),
-            (&[("host", "127.0.0.1:4747"), ("sec-fetch-site", "none"), ("sec-fetch-dest", "document")], false),
-        ] {
-            assert_eq!(is_of_a_page(&local, &map(pairs)), expected, "{pairs:?}");
-        }
-        assert!(is_of_a_page(&Uri::from_static("http://evil.example/openai/v1"), &HeaderMap::new()));
+    fn a_websocket_is_told_from_an_offer_of_http_2() {
         for (upgrade, expected) in [("h2c", false), ("websocket", true), ("h2c, WebSocket", true)] {
             assert_eq!(wants_websocket(&map(&[("upgrade", upgrade)])), expected);
         }

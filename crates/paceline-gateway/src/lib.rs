@@ -8,6 +8,7 @@ mod awaited;
 mod backend;
 mod bodies;
 mod bounds;
+mod browsers;
 mod clients;
 mod closing;
 mod conditions;

@@ -35,7 +35,7 @@ use crate::refusal::Refusal;
 use crate::request_body::RequestBody;
 use crate::route::{Target, upstream_of_host};
 use crate::tls::ClientTls;
-use crate::{files, head, headers};
+use crate::{browsers, files, head};
 
 /// Connections that the system keeps until they are accepted.
 const BACKLOG: u32 = 4_096;
@@ -340,8 +340,8 @@ impl Gateway {
             return Ok(Routed::Answered(page));
         }
         let is_of_a_page = match &*self.clients() {
-            Clients::OfThisMachine => headers::is_of_a_page(&uri, request.headers()),
-            Clients::Anyone => headers::is_of_another_site(request.headers()),
+            Clients::OfThisMachine => browsers::is_of_a_page(&uri, request.headers(), || self.tls().is_some()),
+            Clients::Anyone => browsers::is_of_another_site(&uri, request.headers(), || self.tls().is_some()),
             Clients::WithKeys(known) => {
                 let client = Clients::admit(known, &mut request)?;
                 // Without the client's key, which may stand in the query.
@@ -349,12 +349,12 @@ impl Gateway {
                 request.body_mut().counts_among(&client.files);
                 request.extensions_mut().insert(client);
                 // The key may stand in a link that a page of another site makes a browser follow.
-                headers::is_led(request.headers())
+                browsers::is_led(request.headers())
             }
         };
         if is_of_a_page {
             let message = "refused: Host, Origin or Sec-Fetch-Site says that a web page sent this; a program names this machine as \
-                           the host";
+                           the host, and a page of another origin needs a key (paceline serve keys add)";
             return Err(Refusal::new(StatusCode::FORBIDDEN, "foreign_page", message));
         }
         let client = request.extensions().get::<Arc<Client>>();
