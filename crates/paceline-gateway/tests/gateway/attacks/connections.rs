@@ -1,13 +1,15 @@
 //! Clients that hold connections and send nothing, or little, and what a gateway that ends does with connections.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 
 use super::impatient;
 use super::raw::{OK, Raw, connected, statuses};
-use crate::support::Served;
+use crate::support::{OnDrop, Served, upstream};
 
 /// Returns once the gateway has closed the connection.
 async fn closed(mut stream: TcpStream) -> Vec<u8> {
@@ -130,4 +132,26 @@ async fn a_request_that_is_on_its_way_when_the_gateway_ends_is_answered() {
     }
     (&mut served.ended).await.unwrap();
     assert_eq!(raw.seen().len(), 4);
+}
+
+/// Of a client that is gone TCP shows the same, until something is written to it.
+#[tokio::test]
+async fn a_client_that_ends_its_side_after_its_request_has_hung_up() {
+    let (gone, came) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (dropped, arrived) = (Arc::clone(&gone), Arc::clone(&came));
+    let api = upstream(move |_| {
+        let (guard, arrived) = (OnDrop(Arc::clone(&dropped)), Arc::clone(&arrived));
+        async move {
+            let _kept = guard;
+            arrived.add_permits(1);
+            std::future::pending().await
+        }
+    });
+    let served = Served::new(api.await, "", impatient());
+    let mut stream = connected(&served).await;
+    stream.write_all(b"POST /api/x HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2\r\n\r\n{}").await.unwrap();
+    came.acquire().await.unwrap().forget();
+    stream.shutdown().await.unwrap();
+    gone.acquire().await.unwrap().forget();
+    assert_eq!(closed(stream).await, b"", "it is answered no more");
 }
