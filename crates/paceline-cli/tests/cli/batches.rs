@@ -194,6 +194,8 @@ fn an_input_that_cannot_be_sent_fails_the_batch_before_its_first_call() {
         ("id,prompt\na,hello\n", json!([["invalid_json_line", 1, null], ["invalid_json_line", 2, null]])),
         (&format!("\u{feff}{good}\r\n{other}\r\n"), json!([["url_mismatch", 2, "url"]])),
         (&format!("{good}\n{get}\n"), json!([["invalid_method", 2, "method"]])),
+        (&good.replacen('{', r#"{"headers":{"host":"h"},"#, 1), json!([["invalid_headers", 1, "headers"]])),
+        (&good.replacen('{', r#"{"headers":{"Api-Key":"k"},"#, 1), json!([["invalid_headers", 1, "headers"]])),
         (
             &format!("{good}\n\n{good}\n[]\n"),
             json!([["duplicate_custom_id", 3, "custom_id"], ["invalid_json_line", 4, null]]),

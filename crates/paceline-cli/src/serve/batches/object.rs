@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::job::load::OpenError;
+use crate::lines::headers::SET_FOR_ALL;
 use crate::lines::line::{FLAGS_FOR_OTHERS, LineError};
 
 /// A batch: OpenAI's object, and what it has of ours under `paceline`.
@@ -209,7 +210,7 @@ impl From<LineError> for InputFault {
     fn from(error: LineError) -> Self {
         let LineError { line, code, param, message } = error;
         // A client of the gateway has no flags.
-        let message = message.replace(FLAGS_FOR_OTHERS, "");
+        let message = message.replace(FLAGS_FOR_OTHERS, "").replace(SET_FOR_ALL, ": the gateway has the key");
         Self { code: code.into(), line: Some(line), message, param: param.map(Into::into) }
     }
 }
