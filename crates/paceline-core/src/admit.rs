@@ -196,8 +196,19 @@ pub enum WaitCause {
     Canary,
     /// The scope's server fails.
     Breaker,
-    /// The limit on calls in flight is reached.
+    /// The limit on calls in flight is reached, that of the account.
     Concurrency,
+    /// That of the scope.
+    ScopeConcurrency {
+        /// So many of its calls may be in flight.
+        limit: u32,
+        /// Refusals have shown it; else it is configured.
+        learnt: bool,
+    },
+    /// The calls in flight that calls like it may be leave some to others: to those of a higher priority, or of other callers.
+    Reserve,
+    /// Calls of the scope are not answered, and the places that it may take meanwhile are taken.
+    Silence,
     /// The places that scopes share whose calls may not be answered:
     /// [`Pacer::expect_scopes`](crate::Pacer::expect_scopes).
     Place {
@@ -275,7 +286,9 @@ impl WaitCause {
             Self::Held { cause } | Self::Gate { cause } => !matches!(cause, PauseCause::Program),
             Self::Stopped { .. } | Self::Canary | Self::Breaker => true,
             Self::NotBefore | Self::Queue | Self::Concurrency | Self::Answers | Self::Burst | Self::Turn => false,
-            Self::Place { .. }
+            Self::Reserve | Self::Silence => false,
+            Self::ScopeConcurrency { .. }
+            | Self::Place { .. }
             | Self::Quota { .. }
             | Self::Share { .. }
             | Self::Rate { .. }
@@ -371,6 +384,14 @@ impl fmt::Display for WaitCause {
             Self::Canary => f.write_str("one call that tests whether the pause is over"),
             Self::Breaker => PauseCause::ServerFails.fmt(f),
             Self::Concurrency => f.write_str("a free slot among the calls in flight"),
+            Self::ScopeConcurrency { limit, learnt: false } => {
+                write!(f, "a free slot among its {limit} calls in flight")
+            }
+            Self::ScopeConcurrency { limit, learnt: true } => {
+                write!(f, "the end of one of its {limit} calls in flight, for more at a time were refused")
+            }
+            Self::Reserve => f.write_str("a free slot among the calls in flight that are not left to others"),
+            Self::Silence => f.write_str("an answer: it has had none for a while, and leaves free slots to others"),
             Self::Place { in_vain: true } => f.write_str("a place: its host did not answer before"),
             Self::Place { in_vain: false } => f.write_str("a place: its host has not answered a call yet"),
             Self::Answers => f.write_str("an answer that shows how many tokens such calls take"),

@@ -146,6 +146,17 @@ impl InFlight {
         }
     }
 
+    /// The same of a scope.
+    #[inline(always)]
+    pub(crate) fn admit_in_scope(&self, ask: &Ask<'_>) -> Admit {
+        match self.admit(ask) {
+            Admit::OnRelease { cause: WaitCause::Concurrency } => {
+                Admit::OnRelease { cause: WaitCause::ScopeConcurrency { limit: self.limit, learnt: false } }
+            }
+            other => other,
+        }
+    }
+
     /// From now on at most so many calls of this process may be in flight of those of all, which may be fewer than are. Where
     /// that `grows`, a call that waits gets more.
     pub(crate) fn set_share(&mut self, units: u64, grows: bool, of: &DividedLimit) {
@@ -170,7 +181,7 @@ impl InFlight {
     #[inline(always)]
     pub(crate) fn admit_under(&self, limit: u32, ask: &Ask<'_>) -> Admit {
         let leaves = !ask.leaves_places() || self.background < ask.most_places(limit);
-        if leaves { Admit::Now } else { Admit::OnRelease { cause: WaitCause::Concurrency } }
+        if leaves { Admit::Now } else { Admit::OnRelease { cause: WaitCause::Reserve } }
     }
 
     pub(crate) fn take(&mut self, background: bool) {

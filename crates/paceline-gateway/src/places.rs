@@ -62,7 +62,7 @@ pub(crate) async fn hold_a_place(
         permit.withdraw();
         let wait = left();
         if wait.is_zero() {
-            return Err(too_long(upstream, &request.cost, &WaitCause::Concurrency, None, wait).into());
+            return Err(too_long(upstream, &request.cost, &WaitCause::Reserve, None, wait).into());
         }
         let _is_held = client.waits_for_its_share();
         let _ = timeout(wait.min(ASKS_AGAIN), is_free).await;

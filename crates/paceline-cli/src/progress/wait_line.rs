@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paceline::{Instant, RateEstimate, ScopeSnapshot, Snapshot};
+use paceline::{Instant, ScopeSnapshot, Snapshot};
 use paceline_core::WaitCause;
 
 use crate::job::holds;
@@ -51,7 +51,7 @@ impl Wait {
             (None, Some(due)) => Some(Self::stored(view, due)),
             (Some((scope, policy, at)), _) => {
                 let when = at.map(|at| countdown(at - view.now)).unwrap_or_default();
-                let learnt = scope.estimate.as_ref().is_some_and(|belief| is_learnt(policy, &when, belief));
+                let learnt = scope.estimate.is_some() && is_learnt(policy, &when);
                 learnt.then(|| Self::believed(view.now, view.limits)).flatten().or_else(|| {
                     let is_first = view.limits.account.totals.sends == 0;
                     let by_others = is_first && matches!(policy, WaitCause::Quota { .. });
@@ -147,11 +147,11 @@ const LEAST: usize = 12;
 const A_MOMENT: Duration = Duration::from_secs(1);
 
 /// Whether that wait is for the learnt pace, and too short to be shown alone.
-fn is_learnt(policy: &WaitCause, when: &str, belief: &RateEstimate) -> bool {
+fn is_learnt(policy: &WaitCause, when: &str) -> bool {
     match policy {
         WaitCause::Canary => true,
         WaitCause::Rate { .. } | WaitCause::Gate { .. } => when.is_empty(),
-        WaitCause::Concurrency => belief.cap.is_some(),
+        WaitCause::ScopeConcurrency { learnt, .. } => *learnt,
         _ => false,
     }
 }

@@ -150,8 +150,10 @@ impl AdaptiveRate {
 
     /// When a call may leave beside so many in flight, by rate and cap. After a closure the canary leaves whatever the rate is.
     pub(crate) fn admit(&self, now: Instant, gate: &Gate, in_flight: u32) -> Admit {
-        if self.decision.cap.is_full(in_flight) {
-            return Admit::OnRelease { cause: WaitCause::Concurrency };
+        if let Some(limit) = self.decision.cap.limit()
+            && in_flight >= limit
+        {
+            return Admit::OnRelease { cause: WaitCause::ScopeConcurrency { limit, learnt: true } };
         }
         if !gate.is_open() {
             return Admit::Now;

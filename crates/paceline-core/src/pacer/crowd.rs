@@ -147,16 +147,16 @@ impl Pacer {
         if scope.is_mute() && !places::may_take(self.active.held.mute, self.in_flight.free()) {
             // Where no other scope has work, they may have all places.
             let other = self.active.other(&self.active.answering, place);
-            return other.map_or(Admit::Now, |at| Admit::at(at + ALONE, now, || WaitCause::Concurrency));
+            return other.map_or(Admit::Now, |at| Admit::at(at + ALONE, now, || WaitCause::Silence));
         }
         if places::may_take(held, self.in_flight.free()) || !scope.is_silent(now) {
             return Admit::Now;
         }
         if self.slots.len() > scope.queue.len() + held as usize {
-            return Admit::OnRelease { cause: WaitCause::Concurrency };
+            return Admit::OnRelease { cause: WaitCause::Silence };
         }
         match self.active.other(&self.active.all, place) {
-            Some(at) => Admit::at(at + ALONE, now, || WaitCause::Concurrency),
+            Some(at) => Admit::at(at + ALONE, now, || WaitCause::Silence),
             None => Admit::Now,
         }
     }

@@ -20,7 +20,7 @@ impl Scope {
             && hear.hear(self.lets_others_test(now, ask))
             && hear.hear(self.breaker.admit(now, ask.caller))
             && hear.hear(self.spacing.admit(now))
-            && hear.hear(self.in_flight.admit(ask))
+            && hear.hear(self.in_flight.admit_in_scope(ask))
             && self.quotas.ask(now, ask, hear)
             && (self.pace != Pace::Auto || self.ask_learnt(now, ask, hear))
     }

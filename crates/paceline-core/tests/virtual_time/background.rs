@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use paceline_core::{
     Background, Class, Concurrency, Cost, Dimension, Event, Instant, Limits, Outcome, Pace, Pacer, PacerConfig, Quota,
-    Request, Ticket,
+    Request, Ticket, WaitCause,
 };
 
 use crate::job::at;
@@ -74,6 +74,7 @@ fn a_place_is_left_over_all_scopes_and_no_scope_waits_for_one_behind() {
     answered(&mut pacer);
     (0..30).for_each(|n| _ = enqueue(&mut pacer, now, if n % 2 == 0 { "a" } else { "b" }, -1, 1));
     assert_eq!(granted(&mut pacer).len(), 19);
+    assert_eq!(pacer.snapshot(now).account.waits_for, Some((WaitCause::Reserve, None)), "one of the 20 is free");
     let one = enqueue(&mut pacer, now, "c", 0, 1);
     assert_eq!(granted(&mut pacer), [one]);
 }

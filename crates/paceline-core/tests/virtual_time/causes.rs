@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, Class, Cost, Event, Instant, LimitScope, Outcome, Pace, Pacer, PacerConfig, PauseCause, Request, ScopeId,
-    ScopeState, Ticket, WaitCause,
+    Admit, Class, Cost, Event, Instant, LimitScope, Limits, Outcome, Pace, Pacer, PacerConfig, PauseCause, Request,
+    ScopeId, ScopeState, Ticket, WaitCause,
 };
 
 use crate::job::at;
@@ -161,4 +161,15 @@ fn a_stop_says_why() {
     pacer.complete(at(1.0), ticket, Outcome { reason, ..Outcome::new(Class::Account) });
     let Admit::OnRelease { cause } = pacer.admit(at(1.0), &request(&scope)) else { panic!("it is stopped") };
     assert_eq!(cause.to_string(), "a person to act (the key was revoked)");
+}
+
+#[test]
+fn a_tier_whose_calls_in_flight_are_all_out_says_how_many_they_are() {
+    let config = PacerConfig { pace: Pace::Fixed, ..PacerConfig::default() };
+    let config = config.with_tier("a", Limits::default()).with_tier_places("a", 2).with_in_flight(40);
+    let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sensible");
+    let scope = pacer.scope("a");
+    (0..2).for_each(|_| _ = send(&mut pacer, at(0.0), &scope));
+    let Admit::OnRelease { cause } = pacer.admit(at(1.0), &request(&scope)) else { panic!("both are out") };
+    assert_eq!(cause.to_string(), "a free slot among its 2 calls in flight");
 }

@@ -49,6 +49,25 @@ fn wait(pacer: &mut Pacer, now: Instant, scope: &str) -> f64 {
     }
 }
 
+/// Beside 512 calls that may be in flight two, and a third that waits, need a reason.
+#[test]
+fn a_call_behind_the_learnt_calls_in_flight_waits_for_them_by_name() {
+    let mut pacer = paced(Pace::Auto, Vec::new());
+    let mut known = learnt("a", 1_000.0);
+    known.learnt.as_mut().expect("it is").cap = Some(2);
+    restore(&mut pacer, at(0.0), known);
+    let scope = pacer.scope("a");
+    for now in [1.0, 2.0, 3.0] {
+        pacer.handle_timeout(at(now));
+        _ = pacer.enqueue(at(now), Request::new(&scope, Cost::request())).expect("fits");
+    }
+    let seen = pacer.snapshot(at(3.0));
+    assert_eq!((seen.account.concurrency.in_flight, seen.account.concurrency.current_limit), (2, 512));
+    let expected = "2 of 512 calls in flight, 1 waiting; the next call waits for the end of one of its 2 calls in flight, for more at a \
+                    time were refused";
+    assert!(seen.explain(at(3.0)).starts_with(expected), "{}", seen.explain(at(3.0)));
+}
+
 #[test]
 fn a_window_of_any_shape_counts_on() {
     for shape in [QuotaShape::Sliding, QuotaShape::Fixed, QuotaShape::Bucket { burst: 5 }] {
