@@ -82,7 +82,7 @@ impl AdaptiveRate {
     /// The state that another process can restore, unused for `ago`. None during the start, which learns faster by itself.
     pub(crate) fn export(&self, ago: Duration) -> Option<LearntState> {
         let RateDecision { rate, unit, cap, .. } = &self.decision;
-        let rate = rate.per_second();
+        let rate = rate.handed_on();
         (!self.is_starting()).then(|| LearntState { rate, tokens: unit.tokens(rate), cap: cap.limit(), ago })
     }
 

@@ -200,6 +200,12 @@ impl Rate {
         }
     }
 
+    /// What another process is to restore. It begins a part below that, as this one did where it still returns to its goal: else
+    /// each start without calls would take that part again.
+    pub(super) fn handed_on(&self) -> f64 {
+        if self.trend() == Trend::Returning { self.goal.min(self.x / BACK) } else { self.x }
+    }
+
     /// One that goes on from what another process believed so long ago.
     pub(super) fn after(&self, rate: f64, age: Duration, starting: bool) -> Self {
         let longest = Duration::from_secs_f64(1.0 / self.slowest);

@@ -68,6 +68,21 @@ fn a_call_behind_the_learnt_calls_in_flight_waits_for_them_by_name() {
     assert!(seen.explain(at(3.0)).starts_with(expected), "{}", seen.explain(at(3.0)));
 }
 
+/// As a gateway that is started and killed again and again, and saves what it knows each half second.
+#[test]
+fn a_rate_that_processes_without_calls_hand_on_does_not_fall() {
+    for rate in [0.3, 1.5, 50.0] {
+        let mut known = learnt("a", rate);
+        for _ in 0..30 {
+            let mut pacer = pacer(Vec::new());
+            restore(&mut pacer, at(0.0), known);
+            known = pacer.export(at(1.0)).scopes.remove(0);
+        }
+        let left = known.learnt.expect("it is known").rate;
+        assert!((0.99 * rate..1.01 * rate).contains(&left), "{left} of {rate}");
+    }
+}
+
 #[test]
 fn a_window_of_any_shape_counts_on() {
     for shape in [QuotaShape::Sliding, QuotaShape::Fixed, QuotaShape::Bucket { burst: 5 }] {
