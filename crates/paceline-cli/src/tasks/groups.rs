@@ -73,7 +73,7 @@ impl Waits {
         match Self::ALL.into_iter().find(|waits| waits.as_str() == reason) {
             Some(waits) => waits.describe().to_owned(),
             None if reason == Why::SameFailure.as_str() => {
-                "not sent: their host, their address or their group is stopped (see above)".to_owned()
+                "waiting because their host, their address or their group is stopped (see below)".to_owned()
             }
             None if reason == Why::Account.as_str() => {
                 "left for the next run (their host or account does not work)".to_owned()
