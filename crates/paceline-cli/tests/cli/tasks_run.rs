@@ -29,6 +29,11 @@ impl Store {
         Self { job: Job::with_input("") }
     }
 
+    /// Where syncs take no time.
+    pub(crate) fn in_memory() -> Self {
+        Self { job: Job::in_memory() }
+    }
+
     /// With items of these keys, their payload the key as JSON.
     pub(crate) fn of(keys: &[&str]) -> Self {
         let store = Self::new();
