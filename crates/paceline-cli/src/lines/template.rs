@@ -149,7 +149,7 @@ fn too_much() -> String {
     format!(
         "the template takes more than {} million steps, or builds more than {} MiB",
         STEPS / 1_000_000,
-        STEPS * BYTES_OF_STEP >> 20
+        (STEPS * BYTES_OF_STEP) >> 20
     )
 }
 
