@@ -2,17 +2,19 @@
 //!
 //! It knows no single call, only how many were admitted and what was refused.
 
+mod refused;
+
 use alloc::boxed::Box;
 use core::time::Duration;
 
-use super::cap::{Cap, Explains};
+use super::cap::Cap;
 use super::chance::{Diagnosis, Kind, RefusalContext, Share, TrialResult};
-use super::evidence::{Event, Evidence, Out, Refused};
+use super::evidence::{Evidence, Out, Refused};
 use super::first_tries::FirstTries;
 use super::rate::{FEW, Rate, Trend};
 use super::unit::Unit;
 use super::window::{self, Cycle, alike};
-use super::{LONGEST_CLOSURE, Reaction, Refusal, Start};
+use super::{LONGEST_CLOSURE, Refusal, Start};
 use crate::flight::Flight;
 use crate::gate::{Closure, Gate, Reopening};
 use crate::repeats::Repeats;
@@ -54,6 +56,8 @@ pub(super) struct Refusals {
     /// server is well.
     worked: Option<Rate>,
     closed_by: RefusedItems,
+    /// The era of calls that left after a refusal which refuted no configured limit: a second one of its event does.
+    excused: Option<u64>,
 }
 
 /// The items that were refused since the gate closed.
@@ -78,6 +82,7 @@ impl Default for Refusals {
             before: None,
             worked: None,
             closed_by: RefusedItems::None,
+            excused: None,
         }
     }
 }
@@ -373,96 +378,6 @@ impl RateDecision {
             refusals.from = now + evidence.known_after();
         }
         if faster { self.rate.tries_faster() } else { self.rate.tries_slower() }
-    }
-
-    /// A call was refused because of our rate. Returns how the scope reacts.
-    pub(super) fn refused(
-        &mut self,
-        now: Instant,
-        evidence: &mut Evidence,
-        gate: &mut Gate,
-        call: &Refused,
-        rng: &mut Rng,
-    ) -> Reaction {
-        match evidence.refused(call.era, call.later) {
-            Event::Belongs { all_refused } => {
-                self.rate.refused_again();
-                if let Some(out) = self.refusals.as_mut().and_then(|refusals| refusals.out.as_mut()) {
-                    out.refused();
-                }
-                self.all_refused |= all_refused;
-                if all_refused && gate.is_open() {
-                    self.close(now, evidence, gate, rng);
-                }
-                Reaction::Known
-            }
-            // While others pass, an item that is refused repeatedly says nothing about the rate.
-            Event::Opens { run } if call.why == Refusal::Again && run as f64 >= FEW && gate.is_open() => {
-                Reaction::Known
-            }
-            Event::Opens { run } => {
-                self.rate.epoch_opened();
-                self.strikes = if run < 1 { self.strikes + 1 } else { 0 };
-                let tried = self
-                    .refusals
-                    .iter_mut()
-                    .flat_map(|refusals| &mut refusals.shares)
-                    .fold(false, |tried, share| share.void() | tried);
-                if tried && call.why != Refusal::Overloaded && gate.is_open() {
-                    self.rate.void();
-                }
-                self.epoch_opened(now, evidence, gate, call, run, rng);
-                Reaction::Slower
-            }
-        }
-    }
-
-    fn epoch_opened(
-        &mut self,
-        now: Instant,
-        evidence: &mut Evidence,
-        gate: &mut Gate,
-        call: &Refused,
-        run: u64,
-        rng: &mut Rng,
-    ) {
-        let overloaded = call.why == Refusal::Overloaded;
-        if let Some(refusals) = self.refusals.as_mut().filter(|refusals| self.strikes == 0 || refusals.before.is_none())
-        {
-            refusals.before = Some(self.rate.clone());
-        }
-        self.contradict(now, evidence);
-        if !gate.is_open() {
-            self.rate.still_refused(now);
-            self.rate.stop_trying();
-            return self.close(now, evidence, gate, rng);
-        }
-        if !overloaded {
-            if run >= 1 {
-                self.unit.refused(call.tokens);
-            }
-            if self.cap.refused(call.in_flight, run, &mut self.rate) == Explains::All {
-                return evidence.decide();
-            }
-        }
-        let undecided_calls = self.rate.per_second() * evidence.silence().as_secs_f64();
-        if self.strikes > u32::from(undecided_calls <= 1.0) {
-            return self.close(now, evidence, gate, rng);
-        }
-        if self.strikes == 0 {
-            gate.begins(call.sent);
-        }
-        let admitted = self.admitted_rate(now, evidence).filter(|_| self.cap.limit().is_none());
-        self.rate.bound(admitted);
-        let before = self.rate.per_second();
-        let start_ended =
-            !(overloaded && self.rate.overloaded(now, run)) && self.rate.cut(now, evidence.admitted(), run);
-        if let Some(refusals) = self.refusals.as_mut().filter(|_| start_ended) {
-            refusals.out = evidence.out(call.sent, call.pending, before);
-        }
-        // The calls in flight are decided first.
-        let action = if start_ended || evidence.is_undecided() { evidence.known_after() } else { Duration::ZERO };
-        gate.hold(now + self.rate.gap().max(action));
     }
 
     /// Admitted calls a second of busy time since the last sample; none if they are too few.

@@ -81,7 +81,7 @@ const MEASURED: f64 = 0.96;
 const LEAST_CUT: f64 = 0.06;
 
 /// Before so many calls were admitted a refusal does not end the start: it was hardly a rate.
-const FIRST_CALLS: u64 = 6;
+pub(super) const FIRST_CALLS: u64 = 6;
 
 /// What is left of the rate when the provider is overloaded: its queues must drain.
 const HALF: f64 = 0.5;

@@ -91,6 +91,26 @@ fn after_a_refusal_a_configured_limit_is_no_longer_trusted() {
     assert!(count < 30, "{count}: the configured limit would have allowed another 270 in these seconds");
 }
 
+/// A server counts from when calls arrive, and the first takes longest: one of those behind it may come too soon.
+#[test]
+fn one_refusal_among_the_first_calls_leaves_a_configured_limit_as_it_is() {
+    let refused = |count: usize| {
+        let (mut pacer, scope) = configured(vec![Quota::per_minute(1_200)], Some(20));
+        let mut out = ask(&mut pacer, &scope, 1_000, &Cost::request());
+        assert_eq!(out.len(), 20);
+        for ticket in out.split_off(20 - count) {
+            pacer.complete(at(0.05), ticket, Outcome::new(Class::Throttled));
+        }
+        out.extend(granted(&mut pacer));
+        let calls = granted_until(&mut pacer, out, at(10.0));
+        let estimate = pacer.snapshot(at(10.0)).scopes[0].estimate.clone().expect("the pace is auto");
+        (calls, estimate.refused.is_some())
+    };
+    let (calls, slower) = refused(1);
+    assert!((218..=219).contains(&calls) && !slower, "{calls}: 19 at once, then 20 a second");
+    assert!(refused(2).1, "a second one refutes the limit");
+}
+
 /// The learnt rate once a refusal has contradicted the configured limit.
 fn contradicted(pacer: &mut Pacer, now: Instant, refused: Ticket) -> f64 {
     pacer.complete(now, refused, Outcome::new(Class::Throttled));
