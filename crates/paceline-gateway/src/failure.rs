@@ -10,7 +10,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body::Body;
 use http_body_util::BodyExt as _;
-use paceline_http::{LARGEST_ANSWER, NoAnswer};
+use paceline_http::{LARGEST_ANSWER, NoAnswer, codings, is_gzip, transfer_codings, without_coding};
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -26,13 +26,15 @@ pub(crate) fn is_none(status: StatusCode) -> bool {
 }
 
 /// The head of a success that must be read whole to be searched for the key, of a client `with_key` also in a coding that is not
-/// known here. Streams, parts and heads alone need not.
+/// known here. Streams, parts and heads alone need not, but for what is packed for its way here alone: the client would not
+/// learn of that.
 pub(crate) fn packed<B: Body>(answer: &Response<B>, with_key: bool) -> Option<Response<Bytes>> {
-    let is_coded = |coding: &HeaderValue| is_gzip(coding) || (with_key && coding != "identity");
-    let is_packed = is_none(answer.status())
-        && answer.headers().get_all(CONTENT_ENCODING).iter().any(is_coded)
-        && !answer.headers().get(CONTENT_TYPE).is_some_and(is_event_stream)
+    let is_content = |codings: &[String]| codings.iter().any(|coding| with_key || is_gzip(coding));
+    let is_searched = !answer.headers().get(CONTENT_TYPE).is_some_and(is_event_stream)
         && answer.status() != StatusCode::PARTIAL_CONTENT
+        && is_content(&codings(answer.headers()));
+    let is_packed = is_none(answer.status())
+        && (is_searched || !transfer_codings(answer.headers()).is_empty())
         && !answer.body().is_end_stream();
     is_packed.then(|| {
         let mut head = Response::new(Bytes::new());
@@ -151,24 +153,20 @@ pub(crate) fn for_client(mut answer: Response<Bytes>) -> Response<Bytes> {
     answer.map(|_| said.to_string().into())
 }
 
-/// Whether a coding is the one that is unpacked here.
-fn is_gzip(coding: &HeaderValue) -> bool {
-    [b"gzip".as_slice(), b"x-gzip"].iter().any(|name| coding.as_bytes().eq_ignore_ascii_case(name))
-}
-
 /// Whether what has that head is compressed, although that was not asked for: what it means and repeats must be read.
 fn is_packed(headers: &mut HeaderMap) -> Result<bool, NoAnswer> {
-    let codings: Vec<_> = headers.get_all(CONTENT_ENCODING).iter().cloned().collect();
-    headers.remove(CONTENT_ENCODING);
-    match &codings[..] {
-        [] => Ok(false),
-        [one] if one == "identity" => Ok(false),
-        [one] if is_gzip(one) => {
-            headers.remove(CONTENT_LENGTH);
-            Ok(true)
+    let is_gzip = match &codings(headers)[..] {
+        [] => false,
+        [one] if is_gzip(one) => true,
+        others => {
+            return Err(NoAnswer::Undecodable(format!("it is compressed as {others:?}, which was not asked for")));
         }
-        others => Err(NoAnswer::Undecodable(format!("it is compressed as {others:?}, which was not asked for"))),
+    };
+    match is_gzip {
+        true => without_coding(headers),
+        false => drop(headers.remove(CONTENT_ENCODING)),
     }
+    Ok(is_gzip)
 }
 
 /// A body that is unpacked, all of its members, as far as there is room.

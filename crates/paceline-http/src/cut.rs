@@ -4,9 +4,9 @@ use std::sync::{Mutex, PoisonError};
 
 use bytes::{Bytes, BytesMut};
 use http::Response;
-use http::header::CONTENT_ENCODING;
 use paceline_providers::{Answer, Dialect, Reading, Usage, path_of};
 
+use crate::coding::codings;
 use crate::exchange::Call;
 use crate::gateway::Passed;
 
@@ -32,7 +32,7 @@ impl Cut {
 
     /// Keeps the part that came. Of what is packed a part says nothing.
     pub(crate) fn keep(&self, head: &reqwest::Response, body: BytesMut) {
-        if !head.status().is_success() || head.headers().contains_key(CONTENT_ENCODING) {
+        if !head.status().is_success() || !codings(head.headers()).is_empty() {
             return;
         }
         let mut part = Response::new(body.freeze());

@@ -36,6 +36,7 @@
 //! - `middleware`: `PaceMiddleware`, for clients of `reqwest-middleware`.
 
 mod call_log;
+mod coding;
 #[cfg(feature = "config")]
 mod connecting;
 mod connections;
@@ -59,6 +60,7 @@ mod sender;
 mod sender_config;
 mod shortage;
 
+pub use coding::{codings, is_gzip, transfer_codings, without_coding};
 pub use exchange::{Call, Exchange, is_unknown};
 pub use memory::AnswerMemory;
 #[cfg(feature = "middleware")]

@@ -7,11 +7,11 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use flate2::bufread::MultiGzDecoder;
 use http::Response;
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
 use paceline::{Clock, Instant};
 use paceline_providers::{Provider, Rule};
 use tokio::time::{sleep, timeout};
 
+use crate::coding::{codings, is_gzip, without_coding};
 use crate::cut::Cut;
 use crate::memory::{AnswerMemory, Memory};
 use crate::no_answer::NoAnswer;
@@ -79,9 +79,7 @@ fn without_body(response: &reqwest::Response) -> Response<Bytes> {
     let mut head = Response::new(Bytes::new());
     (*head.status_mut(), *head.version_mut()) = (response.status(), response.version());
     head.headers_mut().clone_from(response.headers());
-    for name in [CONTENT_ENCODING, CONTENT_LENGTH] {
-        head.headers_mut().remove(name);
-    }
+    without_coding(head.headers_mut());
     head
 }
 
@@ -104,8 +102,7 @@ async fn receive_unpacked(
     cut: &Cut,
 ) -> Result<(Response<Bytes>, AnswerMemory), NoAnswer> {
     let (mut whole, mut held) = receive_within(response, largest, needed, memory, cut).await?;
-    let is_gzip = |coding: &[u8]| [&b"gzip"[..], b"x-gzip"].iter().any(|name| coding.eq_ignore_ascii_case(name));
-    if whole.body().is_empty() || !whole.headers().get(CONTENT_ENCODING).is_some_and(|name| is_gzip(name.as_bytes())) {
+    if whole.body().is_empty() || !matches!(&codings(whole.headers())[..], [one] if is_gzip(one)) {
         return Ok((whole, held));
     }
     let (mut body, mut piece) = (BytesMut::new(), vec![0; PIECE]);
@@ -129,8 +126,7 @@ async fn receive_unpacked(
         memory.take(&mut held, read).await;
         body.extend_from_slice(&piece[..read]);
     }
-    whole.headers_mut().remove(CONTENT_ENCODING);
-    whole.headers_mut().remove(CONTENT_LENGTH);
+    without_coding(whole.headers_mut());
     Ok((whole.map(|_| body.freeze()), held))
 }
 

@@ -271,6 +271,56 @@ async fn a_failure_is_read_up_to_a_bound_also_where_it_is_packed() {
     assert_eq!((status, code.as_str()), (500, "too_long"), "{message}");
 }
 
+/// `Transfer-Encoding: gzip`: the field does not go on, so that its client could not read the body, nor anyone find the key in it.
+#[tokio::test]
+async fn what_is_packed_for_its_way_alone_is_unpacked_or_refused() {
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(br#"{"choices":[],"you":"Bearer a3f8c9d2e1b04711"}"#).unwrap();
+    let gzip = gzip.finish().unwrap();
+    for (status, kind, coding, expected) in [
+        (200, "application/json", "gzip", 200),
+        (200, "text/event-stream", "gzip", 200),
+        (206, "application/json", "x-gzip", 206),
+        (200, "application/json", "GZIP, chunked", 200),
+        (404, "application/json", "gzip", 404),
+        (500, "application/json", "gzip, chunked", 500),
+        (200, "application/json", "deflate", 502),
+        (200, "application/json", "br, chunked", 502),
+        (200, "application/json", "gzip, gzip", 502),
+        (200, "application/json", "chunked", 200),
+    ] {
+        let mut answer =
+            format!("HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ntransfer-encoding: {coding}\r\n\r\n").into_bytes();
+        let is_plain = coding == "chunked";
+        let body = if is_plain { &b"{}"[..] } else { &gzip };
+        match coding.ends_with("chunked") {
+            true => {
+                answer.extend(format!("{:x}\r\n", body.len()).bytes());
+                answer.extend(body);
+                answer.extend(b"\r\n0\r\n\r\n");
+            }
+            false => answer.extend(body),
+        }
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&calls);
+        let api = faulty(move |mut stream| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            let answer = answer.clone();
+            async move { stream.write_all(&answer).await.unwrap() }
+        });
+        let served = Served::new(api.await, ONCE, impatient());
+        let got = served.post().send().await.expect("an answer");
+        let (got, text) = (got.status().as_u16(), got.text().await.expect("a text"));
+        assert_eq!(got, expected, "{status} {coding}: {text}");
+        match (expected, is_plain) {
+            (502, _) => assert!(text.contains("\"unreadable\""), "{coding}: {text}"),
+            (_, true) => assert_eq!(text, "{}"),
+            _ => assert_eq!(text, r#"{"choices":[],"you":"Bearer [key]"}"#, "{status} {coding}"),
+        }
+        assert_eq!(calls.load(Ordering::Relaxed), 1, "{coding}: it was done");
+    }
+}
+
 /// Bodies of answers where there may be none: what follows is no answer to the next request.
 #[tokio::test]
 async fn an_answer_without_a_body_has_none() {
