@@ -107,7 +107,7 @@ def test_a_waiting_caller_can_say_what_it_waits_for(run, gather, until):
         await gather(enter, ask)
         return said
 
-    assert run(wait) == [(None, "a free slot among the calls in flight (the whole account)")]
+    assert run(wait) == [(None, "the end of its one call in flight (the whole account)")]
 
 
 def test_a_caller_that_is_cancelled_at_any_point_leaves_nothing_behind():

@@ -384,6 +384,10 @@ impl fmt::Display for WaitCause {
             Self::Canary => f.write_str("one call that tests whether the pause is over"),
             Self::Breaker => PauseCause::ServerFails.fmt(f),
             Self::Concurrency => f.write_str("a free slot among the calls in flight"),
+            Self::ScopeConcurrency { limit: 1, learnt: false } => f.write_str("the end of its one call in flight"),
+            Self::ScopeConcurrency { limit: 1, learnt: true } => {
+                f.write_str("the end of its one call in flight, for more at a time were refused")
+            }
             Self::ScopeConcurrency { limit, learnt: false } => {
                 write!(f, "a free slot among its {limit} calls in flight")
             }

@@ -165,11 +165,13 @@ fn a_stop_says_why() {
 
 #[test]
 fn a_tier_whose_calls_in_flight_are_all_out_says_how_many_they_are() {
-    let config = PacerConfig { pace: Pace::Fixed, ..PacerConfig::default() };
-    let config = config.with_tier("a", Limits::default()).with_tier_places("a", 2).with_in_flight(40);
-    let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sensible");
-    let scope = pacer.scope("a");
-    (0..2).for_each(|_| _ = send(&mut pacer, at(0.0), &scope));
-    let Admit::OnRelease { cause } = pacer.admit(at(1.0), &request(&scope)) else { panic!("both are out") };
-    assert_eq!(cause.to_string(), "a free slot among its 2 calls in flight");
+    for (places, said) in [(2, "a free slot among its 2 calls in flight"), (1, "the end of its one call in flight")] {
+        let config = PacerConfig { pace: Pace::Fixed, ..PacerConfig::default() };
+        let config = config.with_tier("a", Limits::default()).with_tier_places("a", places).with_in_flight(40);
+        let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sensible");
+        let scope = pacer.scope("a");
+        (0..places).for_each(|_| _ = send(&mut pacer, at(0.0), &scope));
+        let Admit::OnRelease { cause } = pacer.admit(at(1.0), &request(&scope)) else { panic!("all are out") };
+        assert_eq!(cause.to_string(), said);
+    }
 }
