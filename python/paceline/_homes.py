@@ -58,18 +58,21 @@ class AsyncioHome(Home):
     timer = None
 
     async def wait(self, call):
-        waiter = self.place.create_future()
-        call._waiter = self, waiter
         self.enter()
         try:
-            if call._granted():
-                # By another thread meanwhile, or others are about to go on that came before.
-                await _others_go_on()
-            else:
-                if self.timer is None:
-                    self.set_timer(self.limiter._delay())
-                await waiter
-                call._granted()
+            while True:
+                waiter = self.place.create_future()
+                call._waiter = self, waiter
+                if call._granted():
+                    # By another thread meanwhile, or others are about to go on that came before.
+                    await _others_go_on()
+                else:
+                    if self.timer is None:
+                        self.set_timer(self.limiter._delay())
+                    await waiter
+                # If this loop came to it too late, it waits again.
+                if call._take():
+                    return
         except BaseException:
             call._cancel()
             raise
@@ -137,18 +140,20 @@ class TrioHome(Home):
         self.keeps_time = False
 
     async def wait(self, call):
-        event = self.trio.Event()
-        call._waiter = self, event
         self.enter()
         try:
-            if call._granted():
-                await self.trio.lowlevel.checkpoint()
-            else:
-                if not self.keeps_time:
-                    self.keeps_time = True
-                    self.trio.lowlevel.spawn_system_task(self.keep_time)
-                await event.wait()
-                call._granted()
+            while True:
+                event = self.trio.Event()
+                call._waiter = self, event
+                if call._granted():
+                    await self.trio.lowlevel.checkpoint()
+                else:
+                    if not self.keeps_time:
+                        self.keeps_time = True
+                        self.trio.lowlevel.spawn_system_task(self.keep_time)
+                    await event.wait()
+                if call._take():
+                    return
         except BaseException:
             call._cancel()
             raise
@@ -211,7 +216,7 @@ class Threads(Home):
             self.bells[bell] = None
             self.enter()
         try:
-            while not call._granted():
+            while not call._take():
                 with self.lock:
                     if self.keeper is None:
                         self.keeper = bell

@@ -121,7 +121,7 @@ class Limiter(Engine):
         """A permit if the call may leave at once, else `None`; nothing is left behind."""
         permit = self(**call)
         try:
-            if permit._start() or permit._granted():
+            if permit._start() or permit._take():
                 return permit
         except WouldWait:
             return None

@@ -24,7 +24,7 @@ pub(crate) struct Call {
 
 pub(crate) struct Item {
     stage: Stage,
-    /// Its wait is over, and its caller has not gone on yet.
+    /// Its wait is over, and its caller has not gone on yet: the engine counts those.
     woken: bool,
     /// What the present try reserved, where an answer may say more.
     pub(crate) reserved: Cost,
@@ -128,10 +128,25 @@ impl Call {
         (item.stage, item.woken) = (stage, true);
     }
 
-    /// The caller goes on after its wait.
+    /// The caller goes on, and takes no permit.
     fn goes_on(&self) {
-        if std::mem::take(&mut self.item().woken) {
-            self.engine.get().lock().behind -= 1;
+        if self.is_woken_no_more() {
+            self.engine.get().lock().goes_on();
+        }
+    }
+
+    fn is_woken_no_more(&self) -> bool {
+        std::mem::take(&mut self.item().woken)
+    }
+
+    /// It may leave, but its caller lets others go on first.
+    fn goes_on_later(&self) {
+        let Some(ticket) = self.ticket() else { return };
+        let mut state = self.engine.get().lock();
+        let mut item = self.item();
+        if !std::mem::replace(&mut item.woken, true) {
+            state.behind += 1;
+            state.pacer.take_later(ticket);
         }
     }
 
@@ -212,8 +227,8 @@ impl Call {
         Ok(Self { engine: engine.clone().unbind(), item: Mutex::new(item) })
     }
 
-    /// Asks for a permit. True: it may leave. False: it waits, and the driver is told when that is over; or it may leave, and
-    /// others that came before are about to.
+    /// Asks for a permit. True: it leaves. False: it waits, and the driver is told when that is over; or it may leave, and others
+    /// that came before are about to. Then it is to be taken.
     fn _start(slf: &Bound<'_, Self>) -> PyResult<bool> {
         let (call, py) = (slf.get(), slf.py());
         call.engine.get().expect_joined()?;
@@ -246,21 +261,45 @@ impl Call {
             news.woken.retain(|woken| !woken.is(slf));
         }
         let is_first = behind == 0 && news.woken.is_empty();
+        if !is_first {
+            call.goes_on_later();
+        }
         tell(call.engine.bind(py), news);
-        Ok(call._granted()? && is_first)
+        if is_first { Self::_take(slf) } else { call._granted().map(|_| false) }
     }
 
-    /// Whether it may leave; false while it waits.
+    /// The caller goes on after its wait. True: the call leaves, and counts from now on. False: it still waits, or it waits
+    /// again, for others have left in its place.
+    fn _take(slf: &Bound<'_, Self>) -> PyResult<bool> {
+        let call = slf.get();
+        while call.is_woken_no_more() {
+            let ((), mut news) = call.engine.get().change(|state, now| {
+                state.goes_on();
+                let again = call.ticket().and_then(|ticket| state.pacer.take(now, ticket));
+                if let Some(request) = again {
+                    call.set(state.ask(now, request, || slf.clone().unbind()));
+                }
+            });
+            news.woken.retain(|woken| !woken.is(slf));
+            tell(call.engine.bind(slf.py()), news);
+        }
+        call._granted()
+    }
+
+    /// Whether its wait is over; its caller has not gone on by that.
     fn _granted(&self) -> PyResult<bool> {
-        self.goes_on();
         let mut item = self.item();
         match item.stage {
             Stage::Granted(_) => Ok(true),
             Stage::Waiting(_) => Ok(false),
-            Stage::Refused(_) => match std::mem::replace(&mut item.stage, Stage::Over) {
-                Stage::Refused(refusal) => Err(refusal.error()),
-                _ => unreachable!("it was refused a moment ago"),
-            },
+            Stage::Refused(_) => {
+                let Stage::Refused(refusal) = std::mem::replace(&mut item.stage, Stage::Over) else {
+                    unreachable!("it was refused a moment ago")
+                };
+                drop(item);
+                self.goes_on();
+                Err(refusal.error())
+            }
             Stage::Ready(_) | Stage::Over => Err(PyRuntimeError::new_err("the call has no permit and waits for none")),
         }
     }

@@ -182,6 +182,11 @@ impl State {
         self.waiting.remove(&ticket)
     }
 
+    /// A caller whose wait was over goes on. In a child of fork that may be a caller of the parent, which is not counted.
+    pub(crate) fn goes_on(&mut self) {
+        self.behind = self.behind.saturating_sub(1);
+    }
+
     /// Why the scope of a request is stopped, if it or the account is.
     fn stopped(&self, scope: &ScopeId) -> Option<Refusal> {
         if self.stops.is_empty() {

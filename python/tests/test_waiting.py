@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 import os
 import signal
 import subprocess
@@ -53,6 +54,93 @@ def test_a_loop_that_is_behind_gets_no_grants_ahead_of_its_timer(clock):
     clock.advance(0.01)
     limiter._tick()
     assert sum(permit._granted() for permit in permits) == 3
+
+
+def most_within_a_second(left):
+    return max(sum(at <= other < at + 1 for other in left) for at in left)
+
+
+# How long code of others blocks between a grant and the code after it: less than the window, and more.
+BLOCKED = [0, 0.95, 0.1, 2.9, 0.3, 1.7, 0, 0.9, 0.2, 1.2, 0.5]
+
+
+def test_calls_that_go_on_late_exceed_no_window(run, gather, until, clock):
+    limiter = Limiter("10 per 1s", burst=10, pace="fixed", clock=clock)
+    left, blocked = [], itertools.cycle(BLOCKED)
+
+    async def call():
+        async with limiter():
+            left.append(clock.now())
+
+    async def block():
+        def all_have_left():
+            limiter._tick()
+            clock.advance(next(blocked))
+            return len(left) == 80
+
+        await until(all_have_left)
+
+    run(lambda: gather(*[call] * 80, block))
+    assert most_within_a_second(left) <= 10
+    assert limiter.snapshot()["account"]["totals"]["sends"] == 80
+    assert is_at_rest(limiter)
+
+
+def test_threads_that_go_on_late_exceed_no_window(clock):
+    class Blocked(Limiter):
+        blocked = itertools.cycle(BLOCKED)
+
+        def _tick(self):
+            super()._tick()
+            clock.advance(next(self.blocked))
+
+    limiter = Blocked("10 per 1s", burst=10, pace="fixed", clock=clock)
+    left = []
+    for _ in range(80):
+        with limiter():
+            left.append(clock.now())
+    assert most_within_a_second(left) <= 10
+    assert limiter.snapshot()["account"]["totals"]["sends"] == 80
+    assert is_at_rest(limiter)
+
+
+def test_a_call_that_lets_others_go_first_counts_when_it_leaves(clock):
+    limiter = Limiter("4 per 1s, 2 concurrent", burst=4, pace="fixed", clock=clock)
+    holders = [limiter.try_acquire(), limiter.try_acquire()]
+    first, second = limiter(), limiter()
+    assert not first._start()
+    for holder in holders:
+        holder.done()
+    assert not second._start() and second._granted()
+    clock.advance(0.9)
+    for permit in (first, second):
+        assert permit._take()
+        permit.done()
+    clock.advance(0.2)
+    # Those of the holders are forgotten, and these two are not.
+    for _ in range(2):
+        limiter.try_acquire().done()
+    assert limiter.try_acquire() is None
+
+
+def test_a_call_whose_turn_has_passed_waits_again_with_its_bounds(clock):
+    limiter = Limiter("1 per 1s", pace="fixed", clock=clock)
+    limiter.try_acquire().done()
+    late, other = limiter(within=4), limiter()
+    assert not late._start() and not other._start()
+    for _ in range(2):
+        clock.advance(1.1)
+        limiter._tick()
+    assert other._take()
+    assert not late._take()
+    assert limiter.snapshot()["account"]["waiting"] == 1
+    assert 0.9 < late.waits_for()[0] <= 1.1
+    clock.advance(1.1)
+    limiter._tick()
+    assert late._take()
+    late.done()
+    other.done()
+    assert is_at_rest(limiter)
 
 
 def test_a_limiter_serves_one_loop_after_the_other(run):

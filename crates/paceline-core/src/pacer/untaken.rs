@@ -45,9 +45,19 @@ impl Pacer {
         }
     }
 
+    /// The caller of a request that was [granted at once](crate::Enqueued::Granted) goes on later: it is to be
+    /// [taken](Self::take), as what an event grants.
+    pub fn take_later(&mut self, ticket: Ticket) {
+        if matches!(self.slots.get(ticket), Some(Entry { stage: Stage::InFlight { flight, .. }, .. }) if flight.untaken.is_none())
+        {
+            self.note_untaken(ticket.slot);
+        }
+    }
+
     /// The caller of a request takes what an [event](crate::Event::Granted) granted it: the call leaves now. Sliding windows
     /// count it from now on, so that no window holds more than its limit however late it is. A driver whose callers go on at
-    /// once need not say so; for a ticket that was granted without an event, or taken before, nothing happens.
+    /// once need not say so; for a ticket that was granted without an event and [not to be taken later](Self::take_later), or was
+    /// taken before, nothing happens.
     ///
     /// Where its units count no longer, because others have left in its place, and there is no room for it, the request comes
     /// back: it counts as never sent, and is to be enqueued again. It keeps its arrival and its deadline.

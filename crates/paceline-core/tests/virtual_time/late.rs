@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use paceline_core::{
-    Class, Cost, Dimension, Event, Instant, Limits, Outcome, Pace, Pacer, PacerConfig, Quota, QuotaShape, Request,
-    ScopeId, Ticket,
+    Class, Cost, Dimension, Enqueued, Event, Instant, Limits, Outcome, Pace, Pacer, PacerConfig, Quota, QuotaShape,
+    Request, ScopeId, Ticket,
 };
 use proptest::prelude::*;
 
@@ -83,6 +83,18 @@ impl World {
         self.events();
     }
 
+    /// The same for a driver that is told at once where the request need not wait, and whose caller goes on later for all that.
+    fn ask(&mut self, request: Request) {
+        match self.pacer.enqueue_or_grant(self.now, request).expect("not too large") {
+            Enqueued::Granted { ticket, .. } => {
+                self.pacer.take_later(ticket);
+                self.granted.push_back(ticket);
+            }
+            Enqueued::Queued { .. } => self.waiting += 1,
+        }
+        self.events();
+    }
+
     fn events(&mut self) {
         while let Some(event) = self.pacer.poll_event() {
             let Event::Granted { ticket, .. } = event else { continue };
@@ -121,7 +133,8 @@ impl World {
                 let scope = &self.scopes[self.asked % 2];
                 self.asked += 1;
                 let cost = Cost::zero().with(Dimension::Requests, requests);
-                self.enqueue(Request::new(scope, cost));
+                let request = Request::new(scope, cost);
+                if self.asked.is_multiple_of(3) { self.ask(request) } else { self.enqueue(request) }
             }),
             Step::Poll(callers) => (0..callers).for_each(|_| self.poll()),
             Step::Drop => {
