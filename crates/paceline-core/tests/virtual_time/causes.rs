@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use paceline_core::{
     Admit, Class, Cost, Event, Instant, LimitScope, Limits, Outcome, Pace, Pacer, PacerConfig, PauseCause, Request,
-    ScopeId, ScopeState, Ticket, WaitCause,
+    ScopeAnswers, ScopeId, ScopeState, Ticket, WaitCause,
 };
 
 use crate::job::at;
@@ -173,5 +173,34 @@ fn a_tier_whose_calls_in_flight_are_all_out_says_how_many_they_are() {
         (0..places).for_each(|_| _ = send(&mut pacer, at(0.0), &scope));
         let Admit::OnRelease { cause } = pacer.admit(at(1.0), &request(&scope)) else { panic!("all are out") };
         assert_eq!(cause.to_string(), said);
+    }
+}
+
+/// A scope leaves places to others while they have calls in flight, and for two seconds after the last one.
+#[test]
+fn a_scope_without_answers_says_that_it_leaves_places_to_others() {
+    for known in [ScopeAnswers::Unknown, ScopeAnswers::Missing] {
+        let config = PacerConfig { pace: Pace::Fixed, ..PacerConfig::default() }.with_in_flight(8);
+        let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sensible");
+        let [silent, other] = ["silent", "other"].map(|name| pacer.scope(name));
+        pacer.recall_answers(at(0.0), &silent, known);
+        let call = send(&mut pacer, at(0.5), &other);
+        // It holds two: for a third more than four free places are needed for each of them.
+        let calls = [(); 2].map(|()| send(&mut pacer, at(0.5), &silent));
+        let waits = |pacer: &Pacer, now: f64| match pacer.admit(at(now), &request(&silent)) {
+            Admit::Now => None,
+            Admit::At { at, cause } => Some((Some(at), cause)),
+            Admit::OnRelease { cause } => Some((None, cause)),
+        };
+        // Of one whose last call waited in vain it is known from the start; the other one is only late so far.
+        let until = (known == ScopeAnswers::Missing).then(|| at(2.5));
+        assert_eq!(waits(&pacer, 0.5), Some((until, WaitCause::Silence)), "{known:?}: the other has a call in flight");
+        pacer.complete(at(1.0), call, Outcome::new(Class::Success));
+        let (until, cause) = waits(&pacer, 1.0).expect("the other had one a moment ago");
+        assert_eq!((until, &cause), (Some(at(3.0)), &WaitCause::Silence), "{known:?}");
+        assert_eq!(cause.to_string(), "an answer: it has had none for a while, and leaves free slots to others");
+        assert_eq!(waits(&pacer, 3.0), None, "{known:?}: the other has had none for two seconds");
+        pacer.complete(at(1.5), calls[0], Outcome::new(Class::Success));
+        assert_eq!(waits(&pacer, 1.5), None, "{known:?}: it has answered");
     }
 }
