@@ -5,9 +5,14 @@ use percent_encoding::percent_decode_str;
 /// A path that is encoded more often is none that a program sends.
 const MOST_DECODED: usize = 8;
 
+/// What servers that normalize names take for dots and slashes, beside wide letters: the compatibility decompositions of
+/// Unicode (NFKC; UnicodeData.txt, `Decomposition_Mapping`).
+const LOOK_ALIKES: [(u32, &[u8]); 5] =
+    [(0x2024, b"."), (0x2025, b".."), (0xFE30, b".."), (0xFE52, b"."), (0xFE68, b"\\")];
+
 /// Whether a path has no part that some server takes for `.` or `..`, and so stays in its folder: also percent-encoded, and again
-/// where another server before it has decoded once; as `%u002e`; in UTF-8 of more bytes than it takes, or as a wide letter; and
-/// with blanks, controls or a parameter beside it.
+/// where another server before it has decoded once; as `%u002e`; in UTF-8 of more bytes than it takes, as a wide letter, or
+/// another that normalizes to it; and with blanks, controls or a parameter beside it.
 pub(crate) fn stays_inside(path: &str) -> bool {
     let is_plain = |path: &[u8]| !path.split(|byte| matches!(byte, b'/' | b'\\')).any(resolves);
     if path.is_ascii() && !path.contains('%') {
@@ -100,7 +105,13 @@ fn number<const DIGITS: usize>(text: &[u8]) -> Option<u32> {
     digits.iter().try_fold(0, |number, digit| Some((number << 4) | char::from(*digit).to_digit(16)?))
 }
 
-/// With letters of ASCII in the place of those that some decoders take for them: of too many bytes, and wide ones.
+/// Whether a letter goes where names are trimmed or normalized: a blank of Unicode, a control, or what no one sees.
+fn is_unseen(letter: u32) -> bool {
+    matches!(letter, 0xAD | 0x34F | 0x180E | 0x200B..=0x200F | 0x202A..=0x202E | 0x2060..=0x206F | 0xFE00..=0xFE0F | 0xFEFF)
+        || char::from_u32(letter).is_some_and(|letter| letter.is_whitespace() || letter.is_control())
+}
+
+/// With letters of ASCII in the place of those that some decoders take for them: of too many bytes, wide ones, and look-alikes.
 fn in_ascii(text: &[u8]) -> Vec<u8> {
     let (mut left, mut rest) = (Vec::with_capacity(text.len()), text);
     while let Some((first, behind)) = rest.split_first() {
@@ -112,13 +123,27 @@ fn in_ascii(text: &[u8]) -> Vec<u8> {
             0xFC..=0xFD => 5,
             _ => 0,
         };
-        let letter = behind.get(..more).filter(|_| more > 0).map(|bytes| {
+        let bytes = behind.get(..more).filter(|_| more > 0);
+        let letter = bytes.map(|bytes| {
             let begins = u32::from(first & (0x3F >> more));
             bytes.iter().fold(begins, |letter, byte| (letter << 6) | u32::from(byte & 0x3F))
         });
+        let goes_on = |byte: &u8| byte & 0xC0 == 0x80;
+        let is_whole = bytes.is_some_and(|bytes| bytes.iter().all(goes_on));
+        // A dot or a slash behind a byte that only begins a letter is one for other servers.
+        let hides =
+            |letter: u32| bytes.into_iter().flatten().any(|byte| b"./\\".contains(byte) && u32::from(*byte) != letter);
+        if let Some((_, dots)) = LOOK_ALIKES.iter().find(|(known, _)| is_whole && letter == Some(*known)) {
+            left.extend_from_slice(dots);
+            rest = &rest[1 + more..];
+            continue;
+        }
         let (letter, length) = match letter {
-            Some(letter @ 0..=0x7F) => (letter as u8, 1 + more),
-            Some(wide @ 0xFF01..=0xFF5E) => ((wide - 0xFEE0) as u8, 1 + more),
+            Some(letter @ 0..=0x7F) if !hides(letter) => (letter as u8, 1 + more),
+            Some(wide @ 0xFF01..=0xFF5E) if is_whole => ((wide - 0xFEE0) as u8, 1 + more),
+            Some(unseen) if is_whole && is_unseen(unseen) => (b' ', 1 + more),
+            // The blank of Latin-1.
+            None if *first == 0xA0 => (b' ', 1),
             _ => (*first, 1),
         };
         left.push(letter);
@@ -165,6 +190,25 @@ mod tests {
             "..%3ba",
             "..%3fx",
             "..%23",
+            "\u{2025}",
+            ".\u{2024}",
+            "\u{fe30}",
+            "\u{fe52}\u{ff0e}",
+            "%e2%80%a4%E2%80%A4",
+            "%e2%80%a5",
+            "%ef%b8%b0",
+            "%ef%b9%92.",
+            "%u2025",
+            "%25e2%2580%25a5",
+            "..\u{a0}",
+            "\u{3000}..",
+            ".\u{200b}.",
+            "..%c2%a0x",
+            "%e2%80%89..",
+            "..%e3%80%80",
+            "..%a0",
+            ".%c2%ad.",
+            "%ef%bb%bf..",
         ];
         for dots in dots {
             for path in [format!("/v1/{dots}/admin"), format!("/v1/{dots}"), format!("/{dots}/v1")] {
@@ -178,6 +222,14 @@ mod tests {
             "/v1/..%c0%afadmin",
             "/v1/..%255cadmin",
             "/v1/..%u2215x/..",
+            "/v1/x%c1%2f%2e%2e",
+            "/v1/x%ef%bc%2f%2e%2e/admin",
+            "/v1/x%e2@%2f%2e%2e/admin",
+            "/v1/..\u{ff0f}admin",
+            "/v1/..%ef%bc%8fadmin",
+            "/v1/..%ef%bc%bcadmin",
+            "/v1/..\u{fe68}admin",
+            "/v1/..%ef%b9%a8admin",
         ] {
             assert!(!stays_inside(path), "{path}");
         }
@@ -199,6 +251,9 @@ mod tests {
             "/v1/%E4%B8%AD",
             "/v1/.well-known/x",
             "/v1/été",
+            "/v1/\u{2026}/a\u{2025}b",
+            "/v1/..%C3%A0/%E4%B8%A0",
+            "/v1/..\u{2044}..",
         ];
         for path in fine {
             assert!(stays_inside(path), "{path}");
