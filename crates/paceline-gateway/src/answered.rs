@@ -123,7 +123,7 @@ pub(crate) fn ended(
     match answer {
         Ok(answer) => {
             let mut answer = whole(answer);
-            if !class.is_final() {
+            if class != Class::Success && !class.is_final() {
                 answer.headers_mut().insert(gateway::RETRIES, retries.into());
             }
             if matches!(class, Class::Transient | Class::Overloaded) {

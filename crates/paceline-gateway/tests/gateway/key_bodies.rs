@@ -278,8 +278,9 @@ async fn a_compressed_success_is_read_and_repeats_no_key() {
     })
     .await;
     let served = Served::new(api, "", bounds(|_| {}));
-    let got = served.post().send().await.expect("an answer");
+    let got = served.post().header("x-paceline-retries", "0").send().await.expect("an answer");
     assert_eq!((got.status().as_u16(), got.headers().get("content-encoding")), (200, None));
+    assert_eq!(got.headers().get("x-paceline-retries"), None, "the gateway did not give up");
     assert_eq!(got.text().await.expect("whole"), r#"{"choices":[],"you":"Bearer [key]"}"#);
     assert_eq!(served.limiter.snapshot().account.totals.by_class[0], 1, "it is a success");
     let head = served.client.head(format!("{}/v1/models", served.url)).send().await.expect("an answer");
