@@ -82,8 +82,9 @@ impl Unechoed {
     /// The part of it that goes on, now that these bytes have come.
     fn passed_on(&mut self, came: Bytes) -> Bytes {
         let came = if self.begun.is_empty() { came } else { [&*self.begun, &came].concat().into() };
-        let mut part = self.secrets.masked_in(came);
-        let begun = if self.body.is_end_stream() { 0 } else { self.secrets.begun_in(&part) };
+        let is_last = self.body.is_end_stream();
+        let mut part = self.secrets.masked_in(came, is_last);
+        let begun = if is_last { 0 } else { self.secrets.begun_in(&part) };
         self.begun = part.split_off(part.len() - begun);
         part
     }
@@ -118,7 +119,8 @@ impl Body for Unechoed {
             this.next = Some(trailers);
             break;
         }
-        let begun = std::mem::take(&mut this.begun);
+        // Its rest has not come: the key is cut off.
+        let begun = this.secrets.masked_in(std::mem::take(&mut this.begun), true);
         let last = if begun.is_empty() { this.next.take() } else { Some(Frame::data(begun)) };
         Poll::Ready(last.map(Ok))
     }

@@ -1,6 +1,7 @@
 //! A key must reach no file, no log and no screen: neither one that is known, in whatever spelling a server repeats it, nor what
 //! only looks like one.
 
+mod cut;
 mod parts;
 mod shapes;
 mod spelling;
@@ -14,21 +15,25 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use memchr::memmem::Finder;
 
+use cut::Spelling;
 pub use shapes::{SECRET, hidden, hidden_header, is_secret_name, looks_random, looks_secret};
 use spelling::Escapes;
 
 /// A shorter key is no secret, and taking it out would spoil answers that have nothing to do with it.
 const SHORTEST: usize = 8;
 
+/// Where a text has a key in one of its spellings.
+type Find<'a> = dyn Fn(&Spelling, &[u8]) -> Option<Range<usize>> + 'a;
+
 /// The keys that calls carry in their headers, to be taken out of what a server says: the values, of `Bearer KEY` only KEY,
 /// of `Basic ...` also what it encodes and the password in it. They are found as they are, with the escapes of JSON, also of
 /// JSON within JSON, with those of HTML, percent-encoded, in base64, in hexadecimal, and in UTF-16 and UTF-32, also where a key
-/// holds what looks like an escape, such as `%3D`: then with and without it. [`SECRET`] takes their place. Keys below 8 bytes are
-/// words, and stay.
+/// holds what looks like an escape, such as `%3D`: then with and without it. [`SECRET`] takes their place, and that of a key that
+/// is cut off, from half of it and 12 letters on. Keys below 8 bytes are words, and stay.
 #[derive(Clone, Default)]
 pub struct Secrets {
     /// The longest first, so that a part does not spoil the whole.
-    keys: Vec<Finder<'static>>,
+    keys: Vec<Spelling>,
     /// In small letters, as they stand in the name of a header field.
     in_names: Vec<Finder<'static>>,
     escapes: Escapes,
@@ -47,29 +52,30 @@ impl Secrets {
         let mut all: Vec<Vec<u8>> = keys.flat_map(spelled).collect();
         all.sort_unstable_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
         all.dedup();
-        let finders = |keys: &[Vec<u8>]| keys.iter().map(|key| Finder::new(key).into_owned()).collect();
-        let in_names: Vec<_> = all.iter().map(|key| key.to_ascii_lowercase()).collect();
-        Self { keys: finders(&all), in_names: finders(&in_names), escapes: Escapes::of(all.iter().flatten().copied()) }
+        let in_names = all.iter().map(|key| Finder::new(&key.to_ascii_lowercase()).into_owned()).collect();
+        let keys = all.iter().map(|key| Spelling::of(key)).collect();
+        Self { keys, in_names, escapes: Escapes::of(all.iter().flatten().copied()) }
     }
 
     /// A body without them. JSON stays JSON, where the key is not a number.
     pub fn removed_from(&self, body: Bytes) -> Bytes {
-        self.replaced_in(body, |_, kept| kept.extend_from_slice(SECRET.as_bytes()))
+        self.replaced_in(body, true, |_, kept| kept.extend_from_slice(SECRET.as_bytes()))
     }
 
     /// A body of several texts, such as the events of a stream or lines of JSON, without a key that comes in parts, each in
     /// another text. One that stands in a single text is for [`removed_from`](Self::removed_from).
     pub fn removed_from_parts(&self, body: Bytes) -> Bytes {
         parts::without(body, |text| {
-            let whole = self.keys.iter().flat_map(|key| all(text, |rest| as_it_is(key, rest)));
+            let whole = self.keys.iter().flat_map(|key| all(text, |rest| as_it_is(&key.whole, rest)));
             let spelled = self.keys.iter().filter(|_| self.escapes.are_in(text));
-            whole.chain(spelled.flat_map(|key| all(text, |rest| spelling::find(key.needle(), rest)))).collect()
+            whole.chain(spelled.flat_map(|key| all(text, |rest| spelling::find(key.whole.needle(), rest)))).collect()
         })
     }
 
-    /// A body of the same length without them: [`SECRET`] and asterisks take their place. For one whose length is told already.
-    pub fn masked_in(&self, body: Bytes) -> Bytes {
-        self.replaced_in(body, |len, kept| {
+    /// A part of a body, or its last, of the same length without them: [`SECRET`] and asterisks take their place. For a body
+    /// whose length is told already.
+    pub fn masked_in(&self, part: Bytes, is_last: bool) -> Bytes {
+        self.replaced_in(part, is_last, |len, kept| {
             kept.extend(SECRET.bytes().chain(std::iter::repeat(b'*')).take(len));
         })
     }
@@ -80,21 +86,30 @@ impl Secrets {
             let longest = part.len().min(key.len().saturating_sub(1));
             (1..=longest).rev().find(|len| part.last() == Some(&key[len - 1]) && part.ends_with(&key[..*len]))
         };
-        self.keys.iter().filter_map(|key| begun(key.needle())).max().unwrap_or(0)
+        self.keys.iter().filter_map(|key| begun(key.whole.needle())).max().unwrap_or(0)
     }
 
-    /// A body in which `mark` writes something for so many bytes of a key.
-    fn replaced_in(&self, body: Bytes, mark: impl Fn(usize, &mut Vec<u8>) + Copy) -> Bytes {
-        // The last one is the shortest.
-        if self.keys.last().is_none_or(|key| body.len() < key.needle().len()) {
+    /// A body in which `mark` writes something for so many bytes of a key. Keys that are cut off come after the whole ones: one
+    /// key may begin as another.
+    fn replaced_in(&self, body: Bytes, is_last: bool, mark: impl Fn(usize, &mut Vec<u8>) + Copy) -> Bytes {
+        if body.len() < self.shortest() {
             return body;
         }
-        let body = self.keys.iter().fold(body, |body, key| without(body, |text| as_it_is(key, text), mark));
-        if !self.escapes.are_in(&body) {
-            return body;
+        let (keys, is_begun) = (&self.keys, self.keys.iter().any(|key| key.head.find(&body).is_some()));
+        let each =
+            |body, find: &Find<'_>| keys.iter().fold(body, |body, key| without(body, |text| find(key, text), mark));
+        let mut body = if is_begun { each(body, &|key, text| as_it_is(&key.whole, text)) } else { body };
+        let is_spelled = |key: &Spelling| spelling::find(key.head.needle(), &body).is_some();
+        if self.escapes.are_in(&body) && keys.iter().any(is_spelled) {
+            body = each(body, &|key, text| spelling::find(key.whole.needle(), text));
+            body = each(body, &|key, text| key.cut_in_escapes(text, is_last));
         }
-        let keys = self.keys.iter().map(Finder::needle);
-        keys.fold(body, |body, key| without(body, |text| spelling::find(key, text), mark))
+        if is_begun { each(body, &|key, text| key.cut_in(text, is_last)) } else { body }
+    }
+
+    /// The fewest bytes that are hidden. The last key is the shortest.
+    fn shortest(&self) -> usize {
+        self.keys.last().map_or(usize::MAX, |key| key.head.needle().len())
     }
 
     /// A text without them.
@@ -105,13 +120,13 @@ impl Secrets {
     /// Headers without them. A field that has one in its name is left out.
     pub fn remove_from_headers(&self, headers: &mut HeaderMap) {
         // Most names are shorter than every key.
-        let shortest = self.keys.last().map_or(usize::MAX, |key| key.needle().len());
+        let shortest = self.shortest();
         let has_one = |name: &&HeaderName| self.in_names.iter().any(|key| key.find(name.as_str().as_bytes()).is_some());
         let may_be = |name: &&HeaderName| name.as_str().len() >= shortest;
         let with_one: Vec<_> = headers.keys().filter(may_be).filter(has_one).cloned().collect();
         with_one.iter().for_each(|name| drop(headers.remove(name)));
         let may_have_one =
-            |text: &[u8]| self.keys.iter().any(|key| key.find(text).is_some()) || self.escapes.are_in(text);
+            |text: &[u8]| self.keys.iter().any(|key| key.head.find(text).is_some()) || self.escapes.are_in(text);
         for value in headers.values_mut().filter(|value| value.len() >= shortest && may_have_one(value.as_bytes())) {
             let said = Bytes::copy_from_slice(value.as_bytes());
             let kept = self.removed_from(said.clone());
@@ -133,8 +148,12 @@ impl fmt::Debug for Secrets {
 /// A key where it stands letter by letter. A backslash before it is part of an escape.
 fn as_it_is(key: &Finder<'_>, text: &[u8]) -> Option<Range<usize>> {
     let at = key.find(text)?;
-    let start = text[..at].iter().rposition(|byte| *byte != b'\\').map_or(0, |before| before + 1);
-    Some(start..at + key.needle().len())
+    Some(before_backslashes(text, at)..at + key.needle().len())
+}
+
+/// Where the backslashes before a place begin.
+fn before_backslashes(text: &[u8], at: usize) -> usize {
+    text[..at].iter().rposition(|byte| *byte != b'\\').map_or(0, |before| before + 1)
 }
 
 /// All that `find` finds in a text, again and again.
@@ -238,8 +257,8 @@ mod tests {
             ("<p>abcd&#x2F;efgh&#047;SECRET&#43;1234 &amp; more</p>", "<p>[key] &amp; more</p>"),
             (r#"{"m":"abcd\u0026#x2F;efgh&sol;SECRET&plus;1234"}"#, r#"{"m":"[key]"}"#),
             ("abcd&amp;#x2f;efgh&amp;amp;sol;SECRET&#X2B;1234", "[key]"),
-            ("abcd&#x2F;efgh&#x2F;SECRET&#xFFFFFFFF2B;1234", "abcd&#x2F;efgh&#x2F;SECRET&#xFFFFFFFF2B;1234"),
-            (r"aaaa\/abcd\/efgh\/SECRET+123", r"aaaa\/abcd\/efgh\/SECRET+123"),
+            ("abcd&#x2F;efgh&#x2F;SECRET&#xFFFFFFFF2B;1234", "[key]&#xFFFFFFFF2B;1234"),
+            (r"aaaa\/abcd\/efgh\/SECRET+123", r"aaaa\/[key]"),
         ] {
             assert_eq!(removed(key, said), kept, "{said}");
         }
@@ -369,7 +388,7 @@ mod tests {
         ];
         for make in forms {
             let text = Bytes::from(wide(&said("sk-secret-1"), make));
-            let kept = secrets.masked_in(text.clone());
+            let kept = secrets.masked_in(text.clone(), true);
             let (before, after) = (wide("{\"m\":\"ü ", make), wide(" used\"}", make));
             assert!(kept.starts_with(&before) && kept.ends_with(&after) && kept.len() == text.len());
             assert!(!kept.windows(2).any(|two| two == b"sk") && !kept.contains(&b'1'), "{kept:?}");
@@ -390,7 +409,7 @@ mod tests {
             ("kiosk", "kiosk", 2),
             ("s", "s", 1),
         ] {
-            let kept = secrets.masked_in(Bytes::from_static(part.as_bytes()));
+            let kept = secrets.masked_in(Bytes::from_static(part.as_bytes()), false);
             assert_eq!((&*kept, kept.len()), (masked.as_bytes(), part.len()), "{part}");
             assert_eq!(secrets.begun_in(part.as_bytes()), begun, "{part}");
         }
@@ -436,6 +455,8 @@ mod tests {
             "25",
             "%5C",
             r"\x5c",
+            "abcd/efgh/SECx",
+            r"abcd\/efgh\/SECx",
         ] {
             let body = part.repeat((1 << 15) / part.len());
             for key in ["abcd/efgh/SECRET+1234", "%25%2525%25/&amp;&amp;", r"\u005c\%5C%5C/u005c"] {

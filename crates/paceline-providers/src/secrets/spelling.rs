@@ -91,7 +91,7 @@ pub(super) fn decoded(key: &[u8]) -> Option<Vec<u8>> {
 /// Where a text begins to spell the key, and where that ends. Backslashes count for nothing, in the text as in the key: they
 /// are how encoders escape, once, or twice where JSON stands in JSON.
 pub(super) fn find(key: &[u8], text: &[u8]) -> Option<Range<usize>> {
-    let key: Vec<u8> = key.iter().copied().filter(|byte| *byte != b'\\').collect();
+    let key = without_backslashes(key);
     let first = *key.first()?;
     let may_begin = |byte: &u8| *byte == first || matches!(byte, b'\\' | b'%' | b'&');
     let mut from = 0;
@@ -103,6 +103,15 @@ pub(super) fn find(key: &[u8], text: &[u8]) -> Option<Range<usize>> {
         from = at + backslashes(&text[at..]).max(1);
     }
     None
+}
+
+/// How much of a text's beginning spells the key, as for [`find`].
+pub(super) fn spelled_at(key: &[u8], text: &[u8]) -> Option<usize> {
+    spelled(&without_backslashes(key), text)
+}
+
+fn without_backslashes(key: &[u8]) -> Vec<u8> {
+    key.iter().copied().filter(|byte| *byte != b'\\').collect()
 }
 
 /// How many bytes of a text's beginning are backslashes, in whatever spelling, and the code behind the last of them: what begins

@@ -45,6 +45,29 @@ async fn a_success_that_repeats_the_key_gives_it_to_no_client() {
 }
 
 #[tokio::test]
+async fn nor_does_one_that_is_cut_off() {
+    let (cut, shown) = (&key()[..12], &key()[..8]);
+    let (head, chunked) = ("HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n");
+    let error = format!(r#"{{"error":{{"message":"you sent {cut}","shown":"{shown}"}}}}"#);
+    for answer in [
+        format!("{head}content-length: 21\r\n\r\nyou sent {}", key()),
+        format!("HTTP/1.1 400 Bad Request\r\ncontent-length: 21\r\n\r\nyou sent {}", key()),
+        format!("{head}connection: close\r\n\r\ndata: {cut}"),
+        format!("{head}content-type: text/event-stream\r\nconnection: close\r\n\r\ndata: {cut}\n\n"),
+        format!("{chunked}\r\nc\r\n{cut}\r\n0\r\n\r\n"),
+        format!("{chunked}trailer: x-echo\r\n\r\nc\r\n{cut}\r\n0\r\nx-echo: {cut}...\r\n\r\n"),
+        format!("{head}x-sent: {cut}\r\ncontent-length: 0\r\n\r\n"),
+        format!("HTTP/1.1 206 Partial Content\r\ncontent-range: bytes 0-11/16\r\ncontent-length: 12\r\n\r\n{cut}"),
+        format!("HTTP/1.1 401 Unauthorized\r\ncontent-length: {}\r\n\r\n{error}", error.len()),
+        format!("{head}content-length: {}\r\n\r\n{error}", error.len()),
+    ] {
+        let text = got(answer.clone()).await;
+        assert!(text.contains("[key]") && !text.contains(cut), "{answer}\n{text}");
+        assert_eq!(text.contains(shown), answer.contains(&error), "{answer}\n{text}");
+    }
+}
+
+#[tokio::test]
 async fn nor_does_one_in_utf_16() {
     for order in [u16::to_le_bytes, u16::to_be_bytes] {
         let wide = |text: &str| text.encode_utf16().flat_map(order).map(char::from).collect::<String>();

@@ -67,7 +67,8 @@ impl Raw {
                         all.lock().expect("no panic").push(request.clone());
                         // The gateway may have gone away, which is seen there.
                         let Ok(bytes) = bytes else { return };
-                        if stream.write_all(&bytes).await.is_err() {
+                        let closes = bytes.windows(21).any(|part| part == b"\r\nconnection: close\r\n");
+                        if stream.write_all(&bytes).await.is_err() || closes {
                             return;
                         }
                     }
