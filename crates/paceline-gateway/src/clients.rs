@@ -4,6 +4,7 @@ mod allowed;
 mod contexts;
 mod hash;
 mod room;
+pub(crate) mod search;
 mod shown;
 
 use std::collections::{BTreeMap, BTreeSet};

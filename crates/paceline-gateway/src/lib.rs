@@ -58,6 +58,7 @@ pub mod web;
 
 pub use backend::{Backend, BackendError, QueuePlace};
 pub use bounds::Bounds;
+pub use clients::search::KeySearch;
 pub use clients::{Client, ClientConfig, Clients, KeyHash};
 pub use conditions::Conditions;
 pub use guest::{Guest, GuestCall};

@@ -8,7 +8,7 @@ use paceline_providers::names_later;
 use percent_encoding::percent_decode_str;
 
 /// A text that is encoded more often is none that a program sends.
-const MOST_DECODED: usize = 8;
+pub(crate) const MOST_DECODED: usize = 8;
 
 /// The parameter in which Google's clients send their key.
 pub(crate) const KEY: &str = "key";

@@ -377,15 +377,29 @@ fn lines_of_a_batch_carry_no_more_of_their_client_than_its_requests_do() {
     let service = Service::start(&job, &server, &[]);
     let all = OfClients { job: &job, service, order: String::new() };
     let post = |path: &str, body: &Value| all.ask(&keys[0], Method::POST, path, &body.to_string());
-    let upload = |line: &Value| {
+    let upload = |line: &str| {
         let form = format!(
             "--edge\r\ncontent-disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n--edge\r\ncontent-disposition: \
              form-data; name=\"file\"; filename=\"in.jsonl\"\r\n\r\n{line}\r\n--edge--\r\n"
         );
         let bearer = format!("Bearer {}", keys[0]);
         let headers = [("content-type", "multipart/form-data; boundary=edge"), ("authorization", &*bearer)];
-        let (_, text) = all.service.text(Method::POST, "/v1/files", &headers, form);
-        serde_json::from_str::<Value>(&text).expect("JSON")["id"].as_str().expect("an id").to_owned()
+        all.service.text(Method::POST, "/v1/files", &headers, form)
+    };
+    // As one that was uploaded before its key was made.
+    let upload = |line: &Value| {
+        let (status, refused) = upload(&line.to_string());
+        assert!(status == 400 && refused.contains("a key of a client stands in it"), "{refused}");
+        // Over several pieces, too.
+        let (status, refused) = upload(&format!("{}{line}", " ".repeat((64 << 10) - 80)));
+        assert!(status == 400 && !refused.contains(&*keys[1]), "{refused}");
+        let files = std::fs::read_dir(job.path("state/batches/files")).expect("a folder");
+        let unfinished = |name: &str| name.starts_with("unfinished-");
+        assert!(!files.flatten().any(|file| unfinished(&file.file_name().to_string_lossy())), "nothing of it is kept");
+        let (_, text) = upload("{}");
+        let id = serde_json::from_str::<Value>(&text).expect("JSON")["id"].as_str().expect("an id").to_owned();
+        std::fs::write(job.path(&format!("state/batches/files/{id}/content")), line.to_string()).expect("writable");
+        id
     };
     let begun = |line: &Value| {
         let (_, batch) = post("/v1/batches", &order(&upload(line), "24h"));

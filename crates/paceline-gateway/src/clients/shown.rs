@@ -14,7 +14,7 @@ use crate::refusal::Refusal;
 const LEAST_WITHIN: usize = 16;
 
 /// Of a key that the gateway made.
-const LENGTH: usize = KeyHash::PREFIX.len() + 2 * KeyHash::RANDOM;
+pub(super) const LENGTH: usize = KeyHash::PREFIX.len() + 2 * KeyHash::RANDOM;
 
 /// What stands where a request may show a key.
 pub(super) fn each_shown<Body>(request: &Request<Body>) -> impl Iterator<Item = String> {
@@ -105,9 +105,13 @@ pub(super) fn has_a_key_in_body<Of>(clients: &BTreeMap<KeyHash, Of>, body: &[u8]
     if let Some(models) = models_of(body) {
         return models.iter().any(|model| has_a_key(clients, model));
     }
-    let words = body.split(|byte| !byte.is_ascii_alphanumeric() && !matches!(byte, b'_' | b'%'));
-    let mut words =
-        words.filter(|word| is_searched && word.len() >= LENGTH).filter_map(|word| str::from_utf8(word).ok());
+    is_searched && has_a_key_anywhere(clients, body)
+}
+
+/// The same anywhere in a text.
+pub(super) fn has_a_key_anywhere<Of>(clients: &BTreeMap<KeyHash, Of>, text: &[u8]) -> bool {
+    let words = text.split(|byte| !byte.is_ascii_alphanumeric() && !matches!(byte, b'_' | b'%'));
+    let mut words = words.filter(|word| word.len() >= LENGTH).filter_map(|word| str::from_utf8(word).ok());
     words.any(|word| has_a_whole_key(clients, &query::decoded_often(word)))
 }
 

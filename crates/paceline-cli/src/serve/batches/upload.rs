@@ -7,7 +7,7 @@ use axum::extract::multipart::{Field, MultipartError, MultipartRejection};
 use axum::extract::{Multipart, State};
 use bytes::Bytes;
 use http::StatusCode;
-use paceline_gateway::decoded_often;
+use paceline_gateway::{KeySearch, decoded_often};
 use tokio::io::AsyncWriteExt as _;
 
 use super::error::{ApiError, no_body};
@@ -68,10 +68,12 @@ async fn taken(service: &Service, mut field: Field<'_>) -> Result<(Upload, Strin
     let name: String = field.file_name().unwrap_or("file").chars().take(LONGEST_NAME).collect();
     let upload = service.files.begin()?;
     let mut content = tokio::fs::File::from_std(upload.content.try_clone()?);
+    let mut search = KeySearch::new(service.clients());
     let mut bytes = 0;
     while let Some(piece) = field.chunk().await.map_err(broken)? {
         bytes += piece.len() as u64;
         if bytes <= LARGEST {
+            search.read(&piece);
             content.write_all(&piece).await?;
         }
     }
@@ -79,6 +81,9 @@ async fn taken(service: &Service, mut field: Field<'_>) -> Result<(Upload, Strin
     if bytes > LARGEST {
         let message = format!("the file has {bytes} bytes: expected at most {LARGEST}");
         return Err(ApiError::invalid("file", message).with_status(StatusCode::PAYLOAD_TOO_LARGE));
+    }
+    if search.ends() {
+        return Err(ApiError::invalid("file", SHOWS_A_KEY));
     }
     Ok((upload, name))
 }
