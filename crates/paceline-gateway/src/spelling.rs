@@ -190,6 +190,35 @@ mod tests {
             "..%3ba",
             "..%3fx",
             "..%23",
+        ];
+        for dots in dots {
+            for path in [format!("/v1/{dots}/admin"), format!("/v1/{dots}"), format!("/{dots}/v1")] {
+                assert!(!stays_inside(&path), "{path}");
+            }
+        }
+        for path in [
+            "/v1/..\\admin",
+            "/v1/..%5cadmin",
+            "/v1/..%2fadmin",
+            "/v1/..%c0%afadmin",
+            "/v1/..%255cadmin",
+            "/v1/..%u2215x/..",
+            "/v1/x%c1%2f%2e%2e",
+            "/v1/x%ef%bc%2f%2e%2e/admin",
+            "/v1/x%e2@%2f%2e%2e/admin",
+            "/v1/..\u{ff0f}admin",
+            "/v1/..%ef%bc%8fadmin",
+            "/v1/..%ef%bc%bcadmin",
+            "/v1/..\u{fe68}admin",
+            "/v1/..%ef%b9%a8admin",
+        ] {
+            assert!(!stays_inside(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn no_letter_that_normalizes_to_dots_and_no_blank_beside_them_stays_inside() {
+        let dots = [
             "\u{2025}",
             ".\u{2024}",
             "\u{fe30}",
@@ -214,24 +243,6 @@ mod tests {
             for path in [format!("/v1/{dots}/admin"), format!("/v1/{dots}"), format!("/{dots}/v1")] {
                 assert!(!stays_inside(&path), "{path}");
             }
-        }
-        for path in [
-            "/v1/..\\admin",
-            "/v1/..%5cadmin",
-            "/v1/..%2fadmin",
-            "/v1/..%c0%afadmin",
-            "/v1/..%255cadmin",
-            "/v1/..%u2215x/..",
-            "/v1/x%c1%2f%2e%2e",
-            "/v1/x%ef%bc%2f%2e%2e/admin",
-            "/v1/x%e2@%2f%2e%2e/admin",
-            "/v1/..\u{ff0f}admin",
-            "/v1/..%ef%bc%8fadmin",
-            "/v1/..%ef%bc%bcadmin",
-            "/v1/..\u{fe68}admin",
-            "/v1/..%ef%b9%a8admin",
-        ] {
-            assert!(!stays_inside(path), "{path}");
         }
     }
 
