@@ -6,8 +6,8 @@ use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, HeaderName, TRANSFER_ENCODI
 /// What servers write there of a body that is not coded, whatever they mean by it.
 const NONE: [&str; 7] = ["7bit", "8bit", "aws-chunked", "binary", "identity", "none", "utf-8"];
 
-/// The codings of a body that is not what it was before it was sent, in small letters: those of its content, then those of its way
-/// here ([`transfer_codings`]).
+/// The codings of a body that is not what it was before it was sent, in small letters: those of its content, then those of its
+/// way here ([`transfer_codings`]).
 pub fn codings(headers: &HeaderMap) -> Vec<String> {
     let mut codings = names(headers, &CONTENT_ENCODING, &NONE);
     codings.append(&mut transfer_codings(headers));

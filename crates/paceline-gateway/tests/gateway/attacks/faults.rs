@@ -271,7 +271,7 @@ async fn a_failure_is_read_up_to_a_bound_also_where_it_is_packed() {
     assert_eq!((status, code.as_str()), (500, "too_long"), "{message}");
 }
 
-/// `Transfer-Encoding: gzip`: the field does not go on, so that its client could not read the body, nor anyone find the key in it.
+/// `Transfer-Encoding: gzip`: the field does not go on, so a client could not read the body, and the key would not be found.
 #[tokio::test]
 async fn what_is_packed_for_its_way_alone_is_unpacked_or_refused() {
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
