@@ -25,17 +25,21 @@ pub(crate) fn is_none(status: StatusCode) -> bool {
     status.as_u16() < 400 && status != StatusCode::SWITCHING_PROTOCOLS
 }
 
-/// The head of a success that must be read whole to be searched for the key, of a client `with_key` also in a coding that is not
-/// known here. Streams, parts and heads alone need not, but for what is packed for its way here alone: the client would not
-/// learn of that.
+/// The head of a success that must be read whole to be searched for the key: what is packed for its way here alone, of which the
+/// client would not learn; of a client `with_key` whatever is coded; else what is a gzip, but for streams, which go on as they
+/// come, and parts.
 pub(crate) fn packed<B: Body>(answer: &Response<B>, with_key: bool) -> Option<Response<Bytes>> {
-    let is_content = |codings: &[String]| codings.iter().any(|coding| with_key || is_gzip(coding));
-    let is_searched = !answer.headers().get(CONTENT_TYPE).is_some_and(is_event_stream)
-        && answer.status() != StatusCode::PARTIAL_CONTENT
-        && is_content(&codings(answer.headers()));
-    let is_packed = is_none(answer.status())
-        && (is_searched || !transfer_codings(answer.headers()).is_empty())
-        && !answer.body().is_end_stream();
+    let headers = answer.headers();
+    let is_gzip_as_a_whole = || {
+        let is_stream = headers.get(CONTENT_TYPE).is_some_and(is_event_stream);
+        let is_whole = !is_stream && answer.status() != StatusCode::PARTIAL_CONTENT;
+        is_whole && codings(headers).iter().any(|coding| is_gzip(coding))
+    };
+    let is_packed = match with_key {
+        true => !codings(headers).is_empty(),
+        false => !transfer_codings(headers).is_empty() || is_gzip_as_a_whole(),
+    };
+    let is_packed = is_packed && is_none(answer.status()) && !answer.body().is_end_stream();
     is_packed.then(|| {
         let mut head = Response::new(Bytes::new());
         (*head.status_mut(), *head.headers_mut()) = (answer.status(), answer.headers().clone());

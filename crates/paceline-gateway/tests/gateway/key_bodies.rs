@@ -287,6 +287,28 @@ async fn a_compressed_success_is_read_and_repeats_no_key() {
     assert_eq!(head.status().as_u16(), 200, "a head has no body to be read");
 }
 
+/// One of this machine has the key already, and gets a stream as it comes.
+#[tokio::test]
+async fn a_compressed_stream_or_part_is_read_for_a_client_with_a_key() {
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    gzip.write_all(b"data: Bearer a3f8c9d2e1b04711\n\n").expect("in memory");
+    let gzip = gzip.finish().expect("in memory");
+    let api = upstream(move |request: Request| {
+        let (gzip, is_part) = (gzip.clone(), request.uri().path().ends_with("part"));
+        let status = if is_part { 206 } else { 200 };
+        async move { answer(status, &[("content-encoding", "gzip"), ("content-type", "text/event-stream")], gzip) }
+    })
+    .await;
+    let served = Served::new(api, "", bounds(|_| {}));
+    let got = served.client.get(format!("{}/v1/stream", served.url)).send().await.expect("an answer");
+    assert_eq!(got.text().await.expect("whole"), "data: Bearer a3f8c9d2e1b04711\n\n", "the client unpacks it");
+    serve_to(&served, vec![client("free", &[])]);
+    for path in ["/v1/stream", "/v1/part"] {
+        let (_, text) = status(&served, "free", "GET", path, &[], Vec::new()).await;
+        assert_eq!(text, "data: Bearer [key]\n\n", "{path}");
+    }
+}
+
 /// In such a coding the key could not be found.
 #[tokio::test]
 async fn a_success_in_a_coding_that_is_not_known_goes_to_no_client_with_a_key() {
