@@ -58,13 +58,7 @@ pub(crate) fn is_led(headers: &HeaderMap) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
-        let field = |(name, value): &(&'static str, &'static str)| {
-            (HeaderName::from_static(name), HeaderValue::from_static(value))
-        };
-        pairs.iter().map(field).collect()
-    }
+    use crate::headers::tests::map;
 
     #[test]
     fn pages_of_the_web_are_told_from_programs() {

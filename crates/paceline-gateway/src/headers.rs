@@ -283,10 +283,10 @@ pub(crate) fn remove_those_of_connection(headers: &mut HeaderMap, others: impl F
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+    pub(crate) fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         let field = |(name, value): &(&'static str, &'static str)| {
             (HeaderName::from_static(name), HeaderValue::from_static(value))
         };
