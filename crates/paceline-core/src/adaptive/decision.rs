@@ -56,8 +56,16 @@ pub(super) struct Refusals {
     /// server is well.
     worked: Option<Rate>,
     closed_by: RefusedItems,
-    /// The era of calls that left after a refusal which refuted no configured limit: a second one of its event does.
-    excused: Option<u64>,
+    /// A refusal that refuted no configured limit; a second one of its event does.
+    excused: Option<Excused>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Excused {
+    /// Of calls that left after it.
+    era: u64,
+    /// Calls that were admitted before it.
+    run: u64,
 }
 
 /// The items that were refused since the gate closed.

@@ -111,6 +111,32 @@ fn one_refusal_among_the_first_calls_leaves_a_configured_limit_as_it_is() {
     assert!(refused(2).1, "a second one refutes the limit");
 }
 
+/// Told twice what the server takes: its 51st call is refused, and the next one.
+#[test]
+fn a_second_refusal_of_the_first_second_knows_what_passed_before_the_first() {
+    let (mut pacer, scope) = configured(vec![Quota::sliding(Dimension::Requests, 100, S)], Some(1));
+    let mut out: Vec<(usize, Instant, Ticket)> = Vec::new();
+    let mut count = 0;
+    for _ in 0..200 {
+        pacer.enqueue(at(0.0), Request::new(&scope, Cost::request())).expect("fits");
+    }
+    for step in 0..=56 {
+        let now = at(0.01 * f64::from(step));
+        pacer.handle_timeout(now);
+        for (number, _, ticket) in out.extract_if(.., |(_, left, _)| now - *left >= S / 20) {
+            let class = if number < 50 { Class::Success } else { Class::Throttled };
+            pacer.complete(now, ticket, Outcome::new(class));
+        }
+        for ticket in granted(&mut pacer) {
+            out.push((count, now, ticket));
+            count += 1;
+        }
+    }
+    let estimate = pacer.snapshot(at(0.56)).scopes[0].estimate.clone().expect("the pace is auto");
+    let (_, rate) = estimate.refused.expect("the second one refutes the limit, and ends the start");
+    assert!((45.0..50.0).contains(&rate), "{rate}: what passed is known");
+}
+
 /// The learnt rate once a refusal has contradicted the configured limit.
 fn contradicted(pacer: &mut Pacer, now: Instant, refused: Ticket) -> f64 {
     pacer.complete(now, refused, Outcome::new(Class::Throttled));

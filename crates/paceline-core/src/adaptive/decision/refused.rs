@@ -6,7 +6,7 @@ use super::super::cap::Explains;
 use super::super::evidence::{Event, Evidence, Refused};
 use super::super::rate::{FEW, FIRST_CALLS};
 use super::super::{Reaction, Refusal};
-use super::RateDecision;
+use super::{Excused, RateDecision};
 use crate::gate::Gate;
 use crate::rng::Rng;
 use crate::time::Instant;
@@ -25,12 +25,15 @@ impl RateDecision {
         call: &Refused,
         rng: &mut Rng,
     ) -> Reaction {
-        match evidence.refused(call.era, call.later) {
-            Event::Belongs { all_refused: false }
-                if self.rate.trusts_config() && self.excused() == Some(evidence.era()) =>
-            {
-                self.slows_down(now, evidence, gate, call, 0, rng)
-            }
+        let event = evidence.refused(call.era, call.later);
+        if event == (Event::Belongs { all_refused: false })
+            && self.rate.trusts_config()
+            && let Some(Excused { era, run }) = self.excused()
+            && era == evidence.era()
+        {
+            return self.slows_down(now, evidence, gate, call, run, rng);
+        }
+        match event {
             Event::Belongs { all_refused } => {
                 self.rate.refused_again();
                 if let Some(out) = self.refusals.as_mut().and_then(|refusals| refusals.out.as_mut()) {
@@ -46,16 +49,15 @@ impl RateDecision {
             Event::Opens { run } if call.why == Refusal::Again && run as f64 >= FEW && gate.is_open() => {
                 Reaction::Known
             }
-            Event::Opens { .. } if self.is_excused(now, evidence, gate, call) => {
-                self.refusals.get_or_insert_default().excused = Some(evidence.era());
+            Event::Opens { run } if self.is_excused(now, evidence, gate, call) => {
+                self.refusals.get_or_insert_default().excused = Some(Excused { era: evidence.era(), run });
                 Reaction::Known
             }
             Event::Opens { run } => self.slows_down(now, evidence, gate, call, run, rng),
         }
     }
 
-    /// The era of those that left after it.
-    fn excused(&self) -> Option<u64> {
+    fn excused(&self) -> Option<Excused> {
         self.refusals.as_ref().and_then(|refusals| refusals.excused)
     }
 
