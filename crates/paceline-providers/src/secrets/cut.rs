@@ -1,18 +1,61 @@
 //! A key that is cut off: its beginning, where the text, the field or the answer that holds it ends too soon. Providers show a
-//! few letters of a key on purpose, and those stay.
+//! few letters of a key on purpose, and those stay, as does the user name of a login.
 
 use std::ops::Range;
 
 use memchr::memmem::Finder;
 
-use super::{before_backslashes, spelling};
+use super::{before_backslashes, looks_random, spelling};
 
 /// A shorter beginning is what providers show of a key, so that a person knows it again.
 const SHORTEST: usize = 12;
 
 /// So many letters of a key of that length give it away: half of it, and no fewer than are shown on purpose.
-pub(super) fn least(len: usize) -> usize {
+fn least(len: usize) -> usize {
     len.div_ceil(2).max(SHORTEST).min(len)
+}
+
+/// A key, or one spelling of it.
+pub(super) struct Key {
+    pub(super) text: Vec<u8>,
+    /// So many letters at its beginning are no secret: of a login the user name and the colon.
+    pub(super) name: usize,
+}
+
+impl Key {
+    /// One that is secret from its first letter on.
+    pub(super) fn new(text: &[u8]) -> Self {
+        Self { text: text.into(), name: 0 }
+    }
+
+    /// A login, and the password in it.
+    pub(super) fn of_login(login: Vec<u8>) -> (Self, Option<Self>) {
+        let Some(colon) = login.iter().position(|byte| *byte == b':') else { return (Self::new(&login), None) };
+        let (name, password) = (&login[..colon], &login[colon + 1..]);
+        // Some APIs have their key in the place of the name, before nothing or a word, such as `api_token`.
+        let is_word = password.iter().all(|byte| byte.is_ascii_lowercase() || *byte == b'_');
+        let is_name_secret =
+            password.len() < super::SHORTEST || (is_word && str::from_utf8(name).is_ok_and(looks_random));
+        let password = Self::new(password);
+        (Self { name: if is_name_secret { 0 } else { colon + 1 }, text: login }, Some(password))
+    }
+
+    /// In another spelling, in which each letter takes as much as any other.
+    pub(super) fn spelled(&self, text: Vec<u8>) -> Self {
+        Self { name: (self.name * text.len()).div_ceil(self.text.len().max(1)), text }
+    }
+
+    /// One that holds percent-encoding without it.
+    pub(super) fn decoded(&self) -> Option<Self> {
+        let name = spelling::decoded(&self.text[..self.name]).map_or(self.name, |name| name.len());
+        Some(Self { text: spelling::decoded(&self.text)?, name })
+    }
+
+    /// So many letters of it give it away: of a login as many of its password as are shown on purpose.
+    fn least(&self) -> usize {
+        let of_login = if self.name > 0 { self.name + SHORTEST } else { 0 };
+        least(self.text.len()).max(of_login).min(self.text.len())
+    }
 }
 
 /// One spelling of a key.
@@ -24,9 +67,9 @@ pub(super) struct Spelling {
 }
 
 impl Spelling {
-    pub(super) fn of(key: &[u8]) -> Self {
-        let finder = |text| Finder::new(text).into_owned();
-        Self { whole: finder(key), head: finder(&key[..least(key.len())]) }
+    pub(super) fn of(key: &Key) -> Self {
+        let finder = |text: &[u8]| Finder::new(text).into_owned();
+        Self { whole: finder(&key.text), head: finder(&key.text[..key.least()]) }
     }
 
     /// The beginning of the key where it is cut off, letter by letter. The whole key is in the text no more.
@@ -45,11 +88,10 @@ impl Spelling {
 
     /// The same in a text with escapes.
     pub(super) fn cut_in_escapes(&self, text: &[u8], is_last: bool) -> Option<Range<usize>> {
-        let (key, least, mut from) = (self.whole.needle(), self.head.needle().len(), 0);
+        let mut from = 0;
         while let Some(head) = spelling::find(self.head.needle(), &text[from..]) {
-            let (start, rest) = (from + head.start, &text[from + head.start..]);
-            let longer = (least + 1..=key.len()).map_while(|len| spelling::spelled_at(&key[..len], rest));
-            let end = start + longer.last().unwrap_or(head.len());
+            let start = from + head.start;
+            let end = start + spelling::begun_at(self.whole.needle(), &text[start..]);
             if is_end(text, end, is_last) {
                 return Some(start..end);
             }
@@ -66,6 +108,8 @@ fn is_end(text: &[u8], at: usize, is_last: bool) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
     use bytes::Bytes;
     use http::{HeaderMap, HeaderValue};
 
@@ -131,6 +175,52 @@ mod tests {
         headers.insert("x-hint", HeaderValue::from_static("sk-UPSTR...cdef"));
         secrets(KEY).remove_from_headers(&mut headers);
         assert_eq!([&headers["x-sent"], &headers["x-hint"]], ["[key]...", "sk-UPSTR...cdef"]);
+    }
+
+    fn login(login: &str) -> String {
+        format!("Basic {}", STANDARD.encode(login))
+    }
+
+    #[test]
+    fn of_a_login_the_user_name_stays() {
+        for (name, password) in [
+            ("AC0123456789abcdef0123456789abcdef", "fedcba9876543210fedcba9876543210"),
+            ("wordpress-administrator@example.com", "abcd EFGH 1234 ijkl MNOP 6789"),
+            ("wordpress%2Dadministrator%40example.com", "abcd EFGH 1234 ijkl MNOP 6789"),
+        ] {
+            let header = login(&format!("{name}:{password}"));
+            let hexadecimal: String = name.bytes().map(|byte| format!("{byte:02x}")).collect();
+            for kept in [
+                format!(r#"{{"account_sid":"{name}","uri":"\/Accounts\/{name}.json"}}"#),
+                format!("{name}:"),
+                format!("{name}:{}", &password[..11]),
+                name.replace('@', "%40"),
+                name.replace('-', r"\u002d").replace('0', r"\u0030"),
+                STANDARD.encode(name),
+                hexadecimal,
+            ] {
+                assert_eq!(removed(&header, &kept), kept);
+            }
+            for len in [12, 13, password.len()] {
+                let cut = format!("{name}:{}", &password[..len]);
+                assert_eq!(removed(&header, &format!("no: '{cut}'")), "no: '[key]'");
+                assert_eq!(removed(&header, &cut.replace('a', r"\u0061").replace(':', r"\u003a")), "[key]");
+                assert_eq!(removed(&header, &header[..6 + cut.len() * 4 / 3]), "Basic [key]");
+            }
+            assert_eq!(removed(&header, &format!("{name}, {password}")), format!("{name}, [key]"));
+        }
+    }
+
+    #[test]
+    fn of_one_with_the_key_as_its_name_the_name_goes() {
+        for name in ["sk_live_0123456789abcdef01234567", "0123456789abcdef0123456789abcdef"] {
+            for password in ["", "x", "api_tok", "api_token"] {
+                let header = login(&format!("{name}:{password}"));
+                for cut in [name, &name[..24]] {
+                    assert_eq!(removed(&header, &format!("'{cut}' is wrong")), "'[key]' is wrong", "{password}");
+                }
+            }
+        }
     }
 
     #[test]

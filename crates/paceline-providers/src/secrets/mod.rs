@@ -15,7 +15,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use memchr::memmem::Finder;
 
-use cut::Spelling;
+use cut::{Key, Spelling};
 pub use shapes::{SECRET, hidden, hidden_header, is_secret_name, looks_random, looks_secret};
 use spelling::Escapes;
 
@@ -29,7 +29,8 @@ type Find<'a> = dyn Fn(&Spelling, &[u8]) -> Option<Range<usize>> + 'a;
 /// of `Basic ...` also what it encodes and the password in it. They are found as they are, with the escapes of JSON, also of
 /// JSON within JSON, with those of HTML, percent-encoded, in base64, in hexadecimal, and in UTF-16 and UTF-32, also where a key
 /// holds what looks like an escape, such as `%3D`: then with and without it. [`SECRET`] takes their place, and that of a key that
-/// is cut off, from half of it and 12 letters on. Keys below 8 bytes are words, and stay.
+/// is cut off, from half of it and 12 letters on, of a login from 12 letters of its password on. Keys below 8 bytes are words, and
+/// stay.
 #[derive(Clone, Default)]
 pub struct Secrets {
     /// The longest first, so that a part does not spoil the whole.
@@ -43,18 +44,22 @@ impl Secrets {
     /// The keys of these values.
     pub fn of<'a>(values: impl IntoIterator<Item = &'a HeaderValue>) -> Self {
         let keys = values.into_iter().flat_map(|value| keys_in(value.as_bytes()));
-        let keys = keys.flat_map(|key| spelling::decoded(&key).into_iter().chain([key]));
-        let keys = keys.filter(|key| key.len() >= SHORTEST);
-        let spelled = |key: Vec<u8>| {
-            let encoded = spelling::in_base64(&key).chain(spelling::in_hexadecimal(&key));
-            encoded.chain(spelling::in_wide_letters(&key)).chain([key])
+        let keys = keys.flat_map(|key| key.decoded().into_iter().chain([key]));
+        let keys = keys.filter(|key| key.text.len() >= SHORTEST);
+        let spelled = |key: Key| {
+            let encoded = spelling::in_base64(&key.text).chain(spelling::in_hexadecimal(&key.text));
+            let encoded = encoded.chain(spelling::in_wide_letters(&key.text));
+            encoded.map(|text| key.spelled(text)).collect::<Vec<_>>().into_iter().chain([key])
         };
-        let mut all: Vec<Vec<u8>> = keys.flat_map(spelled).collect();
-        all.sort_unstable_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
-        all.dedup();
-        let in_names = all.iter().map(|key| Finder::new(&key.to_ascii_lowercase()).into_owned()).collect();
-        let keys = all.iter().map(|key| Spelling::of(key)).collect();
-        Self { keys, in_names, escapes: Escapes::of(all.iter().flatten().copied()) }
+        let mut all: Vec<Key> = keys.flat_map(spelled).collect();
+        // Of one that is a login and a key by itself all is secret.
+        all.sort_unstable_by(|a, b| {
+            b.text.len().cmp(&a.text.len()).then_with(|| (&a.text, a.name).cmp(&(&b.text, b.name)))
+        });
+        all.dedup_by(|a, b| a.text == b.text);
+        let in_names = all.iter().map(|key| Finder::new(&key.text.to_ascii_lowercase()).into_owned()).collect();
+        let keys = all.iter().map(Spelling::of).collect();
+        Self { keys, in_names, escapes: Escapes::of(all.iter().flat_map(|key| &key.text).copied()) }
     }
 
     /// A body without them. JSON stays JSON, where the key is not a number.
@@ -107,9 +112,9 @@ impl Secrets {
         if is_begun { each(body, &|key, text| key.cut_in(text, is_last)) } else { body }
     }
 
-    /// The fewest bytes that are hidden. The last key is the shortest.
+    /// The fewest bytes that are hidden.
     fn shortest(&self) -> usize {
-        self.keys.last().map_or(usize::MAX, |key| key.head.needle().len())
+        self.keys.iter().map(|key| key.head.needle().len()).min().unwrap_or(usize::MAX)
     }
 
     /// A text without them.
@@ -186,20 +191,21 @@ fn without(body: Bytes, find: impl Fn(&[u8]) -> Option<Range<usize>>, mark: impl
 
 /// What is secret in the value of a header: the second of two words, if it is long enough for a key; else the whole value, and of
 /// several words also what follows the first, which may be a scheme.
-fn keys_in(value: &[u8]) -> Vec<Vec<u8>> {
+fn keys_in(value: &[u8]) -> Vec<Key> {
     let (first, rest) = match value.iter().position(|byte| *byte == b' ') {
         Some(blank) => (&value[..blank], &value[blank + 1..]),
         None => (value, &[][..]),
     };
     let is_key = rest.len() >= SHORTEST;
-    let mut keys: Vec<Vec<u8>> = is_key.then(|| rest.to_vec()).into_iter().collect();
+    let mut keys: Vec<Key> = is_key.then(|| Key::new(rest)).into_iter().collect();
     if !is_key || rest.contains(&b' ') {
-        keys.push(value.to_vec());
+        keys.push(Key::new(value));
     }
     if first.eq_ignore_ascii_case(b"basic")
         && let Ok(login) = STANDARD.decode(rest)
     {
-        keys.extend(login.iter().position(|byte| *byte == b':').map(|colon| login[colon + 1..].to_vec()));
+        let (login, password) = Key::of_login(login);
+        keys = keys.into_iter().map(|key| login.spelled(key.text)).chain(password).collect();
         keys.push(login);
     }
     keys
@@ -463,5 +469,8 @@ mod tests {
                 assert_eq!(removed(key, &body).len(), body.len(), "{key} in {part}");
             }
         }
+        let long = "abcdefghij".repeat(99) + "klmnopqrst";
+        let body = r"\u0061".to_owned() + &format!("{}x", &long[..900]).repeat(36);
+        assert_eq!(removed(&long, &body).len(), body.len());
     }
 }

@@ -105,9 +105,9 @@ pub(super) fn find(key: &[u8], text: &[u8]) -> Option<Range<usize>> {
     None
 }
 
-/// How much of a text's beginning spells the key, as for [`find`].
-pub(super) fn spelled_at(key: &[u8], text: &[u8]) -> Option<usize> {
-    spelled(&without_backslashes(key), text)
+/// How much of a text's beginning spells the key, or its longest beginning that is there, as for [`find`].
+pub(super) fn begun_at(key: &[u8], text: &[u8]) -> usize {
+    longest(&without_backslashes(key), text).1
 }
 
 fn without_backslashes(key: &[u8]) -> Vec<u8> {
@@ -129,14 +129,25 @@ fn backslashes(text: &[u8]) -> usize {
     }
 }
 
-/// How much of a text's beginning spells the key. A key may hold what looks like an escape: `%20` in a text is then its `%20`,
-/// and `%2520` too, where in another key both are a blank. All readings are tried; the next letter of the key ends most of them.
+/// How much of a text's beginning spells the key.
 fn spelled(key: &[u8], text: &[u8]) -> Option<usize> {
+    let (read, at) = longest(key, text);
+    (read == key.len()).then_some(at)
+}
+
+/// How much of the key a text's beginning spells at most, and how much of the text that takes. A key may hold what looks like an
+/// escape: `%20` in a text is then its `%20`, and `%2520` too, where in another key both are a blank. All readings are tried; the
+/// next letter of the key ends most of them.
+fn longest(key: &[u8], text: &[u8]) -> (usize, usize) {
     let (mut next, mut others, mut seen) = (Some((0, 0)), Vec::new(), BTreeSet::new());
+    let mut most = (0, 0);
     while let Some((read, at)) = next {
+        if read > most.0 {
+            most = (read, at);
+        }
         let (rest, text) = (&key[read..], &text[at..]);
         if rest.is_empty() {
-            return Some(at);
+            break;
         }
         next = match text.first() {
             Some(b'\\') => Some((read, at + 1)),
@@ -158,7 +169,7 @@ fn spelled(key: &[u8], text: &[u8]) -> Option<usize> {
         }
         next = next.or_else(|| others.pop());
     }
-    None
+    most
 }
 
 /// What an escape at the beginning of a text stands for, and its length: `\u0073`, `%73`, `&#x73;`. An encoder may have escaped
