@@ -209,7 +209,7 @@ impl Dialect {
             cost::of(&body, answer.headers, &table.charge).filter(|usage| !may_lack_tokens || !usage.is_nothing());
         let settlement = match usage {
             None if may_lack_tokens => settlement.with_unreported(answer),
-            Some(usage) if may_lack_tokens && (usage.lacks_output() || usage.unread_output) => {
+            Some(usage) if self.is_prompt(answer.path) && (usage.lacks_output() || usage.unread_output) => {
                 settlement.with_texts(answer)
             }
             _ => settlement,

@@ -104,6 +104,9 @@ const OF_BEGINNING: &str = "/message/usage";
 /// The count of Titan's models.
 const OF_TITAN: &str = "/inputTextTokenCount";
 
+/// Places of what an answer tells of itself: their names say nothing of counts, and what is no object there has none.
+const OF_ANY: [&str; 2] = ["/meta", "/response/meta"];
+
 /// Places of a count, and of no object.
 const ALONE: [&str; 2] = ["/prompt_token_count", OF_TITAN];
 
@@ -178,9 +181,9 @@ pub(super) struct Reported {
 }
 
 impl Reported {
-    /// What an answer tells, or one event of it, by the values at its pointers; of several places the first.
+    /// What an answer tells, or one event of it, by the values at its pointers; of several places the first that tells something.
     pub(super) fn of<'v>(at: impl Fn(&str) -> Option<&'v Value> + Copy) -> Option<Self> {
-        PLACES.iter().find_map(|place| Self::in_place(place, at)).filter(Self::tells)
+        PLACES.iter().find_map(|place| Self::in_place(place, at).filter(Self::tells))
     }
 
     /// Whether it tells something that can be read.
@@ -205,6 +208,7 @@ impl Reported {
         }
         match value {
             Value::Null => None,
+            _ if OF_ANY.contains(&place) => None,
             _ if ALONE.contains(&place) => Some(Self::beside(place, value, at)),
             _ => Some(Self { input_is: Known::Garbled, output_is: Known::Garbled, ..Self::default() }),
         }
@@ -263,7 +267,7 @@ impl Reported {
         }
     }
 
-    /// The larger of each count.
+    /// The larger of each count. What one of them does not tell, the other does.
     fn larger(self, other: Self) -> Self {
         Self {
             input: self.input.max(other.input),
@@ -271,8 +275,8 @@ impl Reported {
             written: self.written.max(other.written),
             written_for_an_hour: self.written_for_an_hour.max(other.written_for_an_hour),
             output: self.output.max(other.output),
-            input_is: self.input_is.and(other.input_is),
-            output_is: self.output_is.and(other.output_is),
+            input_is: self.input_is.or(other.input_is),
+            output_is: self.output_is.or(other.output_is),
             undivided: self.undivided && other.undivided,
             ..self
         }
@@ -281,7 +285,7 @@ impl Reported {
     /// Of the choices of one answer: each has its own tokens, and all have the prompt.
     pub(super) fn beside_choice(self, other: Self) -> Self {
         let output = self.output.saturating_add(other.output);
-        Self { output, ..self.larger(other) }
+        Self { output, output_is: self.output_is.and(other.output_is), ..self.larger(other) }
     }
 
     /// The `usage` object of chat completions, responses, embeddings or messages. Only whole numbers count, and one above 2^32 is

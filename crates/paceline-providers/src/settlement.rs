@@ -68,7 +68,8 @@ impl Settlement {
 
     /// Of an answer that reports a prompt alone: what is no text of an answer counts nothing, such as numbers.
     pub(super) fn with_texts(self, answer: &Answer<'_>) -> Self {
-        Self { came: if has_tokens(answer.path) { tokens_of_texts(answer) } else { 0 }, ..self }
+        let has_texts = has_tokens(answer.path) && !self.refused;
+        Self { came: if has_texts { tokens_of_texts(answer) } else { 0 }, ..self }
     }
 
     /// Of an answer whose texts have so many tokens.
@@ -84,13 +85,12 @@ impl Settlement {
     /// What the call used, whatever its provider counts: prompt and answer, and what was reserved and not used comes back, as do
     /// all tokens of one that was refused. An answer of a model that tells no usage has used `untold` at the least.
     pub(super) fn used(self, reserved: &Cost, untold: &Cost, usage: Option<Usage>, class: Class) -> Option<Cost> {
-        let usage = usage.map(|usage| self.with_both_halves(usage.with_all_input(), untold));
+        let usage = usage.map(|usage| self.with_both_halves(usage.with_all_input(), untold, class));
         if self.refused && usage.is_none() {
             return Some(with_tokens(reserved.clone(), 0, Usage::default()));
         }
         let used = Self { refunds: true, counts: Counts::All, ..self }.cost(reserved, usage, class);
-        let may_be_made = matches!(class, Class::Success | Class::Filtered | Class::Partial);
-        if self.free || usage.is_some() || !may_be_made {
+        if self.free || usage.is_some() || !may_be_made(class) {
             return used;
         }
         Some(used.map_or_else(|| untold.clone(), |used| larger(used, untold)))
@@ -98,8 +98,8 @@ impl Settlement {
 
     /// A usage of which one half cannot be read, or is nothing: that of a prompt counts as where nothing is told. So does that of
     /// an answer, with the length of its texts at the least; an answer of no tokens has that length alone.
-    fn with_both_halves(self, usage: Usage, untold: &Cost) -> Usage {
-        let usage = self.with_unread(usage, untold);
+    fn with_both_halves(self, usage: Usage, untold: &Cost, class: Class) -> Usage {
+        let usage = self.with_unread(usage, untold, class);
         if usage.lacks_output() {
             return Usage { output_tokens: self.came, ..usage };
         }
@@ -108,14 +108,16 @@ impl Settlement {
         Usage { input_tokens, ..usage }
     }
 
-    /// A usage in which what cannot be read counts with `bound`. What was refused has none of that.
-    fn with_unread(self, usage: Usage, bound: &Cost) -> Usage {
+    /// A usage in which what cannot be read counts with `bound`: of an answer that was not made to its end what came of it. What
+    /// was refused has none of that.
+    fn with_unread(self, usage: Usage, bound: &Cost, class: Class) -> Usage {
         let mut all = Usage { unread_input: false, unread_output: false, ..usage };
         if usage.unread_input && !self.refused {
             all.input_tokens = all.input_tokens.max(bound.get(&Dimension::InputTokens));
         }
         if usage.unread_output && self.has_answer && !self.refused {
-            all.output_tokens = all.output_tokens.max(bound.get(&Dimension::OutputTokens)).max(self.came);
+            let bound = if may_be_made(class) { bound.get(&Dimension::OutputTokens) } else { 0 };
+            all.output_tokens = all.output_tokens.max(bound).max(self.came);
         }
         all
     }
@@ -130,7 +132,7 @@ impl Settlement {
             }
             return Some(cost);
         }
-        let usage = usage.map(|usage| self.with_unread(usage, reserved)).or_else(|| self.estimated(reserved))?;
+        let usage = usage.map(|usage| self.with_unread(usage, reserved, class)).or_else(|| self.estimated(reserved))?;
         let mut cost = reserved.clone();
         if let Some(units) = self.units.filter(|_| usage.units > 0) {
             cost.set(units.dimension(), usage.units);
@@ -158,6 +160,11 @@ impl Settlement {
         let is_guess = if reserved.is_open_ended() { self.came > 0 } else { input_tokens > 0 && !is_heeded };
         is_guess.then(|| Usage { input_tokens, output_tokens: self.came, ..Usage::default() })
     }
+}
+
+/// Whether an answer of that class may have been made to its end.
+const fn may_be_made(class: Class) -> bool {
+    matches!(class, Class::Success | Class::Filtered | Class::Partial)
 }
 
 /// Whether the server did nothing of a call that it answered so. One that failed, or a gateway that gave up, may have.

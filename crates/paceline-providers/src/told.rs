@@ -216,6 +216,13 @@ fn a_bill_that_has_fewer_tokens_of_the_prompt_is_what_the_prompt_costs() {
 /// What of such an answer counts against the limit of a client, of its prompt and of what it says: of a call whose prompt has
 /// some 1,000 tokens, and that allows an answer of 500.
 fn halves(provider: Provider, path: &str, kind: &'static str, body: &str) -> (u64, u64) {
+    let (class, halves) = halves_of_any(provider, path, kind, body);
+    assert_eq!(class, Class::Success, "{provider} {body}");
+    halves
+}
+
+/// The same of an answer that may be no success, and what it is.
+fn halves_of_any(provider: Provider, path: &str, kind: &'static str, body: &str) -> (Class, (u64, u64)) {
     let text = "x ".repeat(2_000);
     let bound = if provider == Provider::Gemini {
         r#""generationConfig":{"maxOutputTokens":500}"#
@@ -230,13 +237,12 @@ fn halves(provider: Provider, path: &str, kind: &'static str, body: &str) -> (u6
     let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]);
     let reading = dialect
         .read(&Answer { status: 200, headers: &headers, body: body.as_bytes(), path }, Timestamp::from_millis(0));
-    assert_eq!(reading.class, Class::Success, "{provider} {body}: {:?}", reading.message);
     let used = reading.used_of(&reserved, &untold).unwrap_or(untold);
     let [all, input, output] =
         [Dimension::Tokens, Dimension::InputTokens, Dimension::OutputTokens].map(|dimension| used.get(&dimension));
     assert_eq!(all, input + output, "{provider} {body}");
     assert!(reserved.get(&Dimension::InputTokens) > 1_000, "{reserved:?}");
-    (if input == reserved.get(&Dimension::InputTokens) { RESERVED } else { input }, output)
+    (reading.class, (if input == reserved.get(&Dimension::InputTokens) { RESERVED } else { input }, output))
 }
 
 /// Stands for what the prompt had reserved.
@@ -291,6 +297,10 @@ fn nor_does_that_of_a_message() {
         (r#"{"input_tokens":9,"cache_read_input_tokens":"2000","output_tokens":7}"#, (RESERVED, 7)),
         (r#"{"input_tokens":9,"cache_read_input_tokens":null,"output_tokens":7}"#, (9, 7)),
         (r#"{"input_tokens":9,"output_tokens":7,"output_tokens":3}"#, (9, 7)),
+        (r#"{"output_tokens":7,"iterations":[{"input_tokens":9,"output_tokens":7}]}"#, (9, 7)),
+        (r#"{"input_tokens":9,"iterations":[{"input_tokens":9,"output_tokens":7}]}"#, (9, 7)),
+        (r#"{"output_tokens":7,"iterations":[{"input_tokens":"9","output_tokens":7}]}"#, (RESERVED, 7)),
+        (r#"{"input_tokens":9,"output_tokens":"7","iterations":[{"input_tokens":9,"output_tokens":7}]}"#, (9, 500)),
     ] {
         let whole = format!(r#"{{"content":[{{"type":"text","text":"hi"}}],"usage":{usage}}}"#);
         assert_eq!(halves(Provider::Anthropic, path, "application/json", &whole), expected, "{usage}");
@@ -307,6 +317,57 @@ fn nor_does_that_of_a_message() {
     assert_eq!(of(&delta(r#"{"output_tokens":7}"#)), (9, 7));
     assert_eq!(of(&[delta(r#"{"output_tokens":700}"#), delta(r#"{"output_tokens":7}"#)].concat()), (9, 700));
     assert_eq!(of(&delta(r#"{"input_tokens":3,"output_tokens":7}"#)), (9, 7), "a count of all so far does not fall");
+}
+
+#[test]
+fn a_stream_that_its_server_refuses_in_its_middle_counts_with_what_came() {
+    let start = r#"data: {"type":"message_start","message":{"usage":{"input_tokens":9,"output_tokens":1}}}"#;
+    let text = format!(
+        r#"data: {{"type":"content_block_delta","delta":{{"type":"text_delta","text":"{}"}}}}"#,
+        "x".repeat(80)
+    );
+    let error = |kind: &str| format!(r#"data: {{"type":"error","error":{{"type":"{kind}","message":"Try later"}}}}"#);
+    for (kind, expected) in [
+        ("overloaded_error", Class::Overloaded),
+        ("rate_limit_error", Class::Throttled),
+        ("api_error", Class::Transient),
+    ] {
+        for (came, output) in [(start.to_owned(), 1), (format!("{start}\n\n{text}"), 20)] {
+            let stream = format!("{came}\n\n{}\n\n", error(kind));
+            let found = halves_of_any(Provider::Anthropic, "/v1/messages", "text/event-stream", &stream);
+            assert_eq!(found, (expected, (9, output)), "{stream}");
+        }
+    }
+    let refusal = r#"data: {"type":"message_delta","delta":{"stop_reason":"refusal"}}"#;
+    let stream = format!("{start}\n\n{refusal}\n\ndata: {{\"type\":\"message_stop\"}}\n\n");
+    let found = halves_of_any(Provider::Anthropic, "/v1/messages", "text/event-stream", &stream);
+    assert_eq!(found, (Class::Filtered, (9, 500)), "its answer was made to its end");
+}
+
+#[test]
+fn what_an_answer_says_of_itself_is_no_usage() {
+    let (usage, path) = (r#""usage":{"prompt_tokens":9,"completion_tokens":7}"#, "/v1/chat/completions");
+    for more in [r#""meta":"eu-1""#, r#""meta":7"#, r#""meta":[{}]"#, r#""response":{"meta":"eu-1"}"#] {
+        let body = format!(r#"{{"choices":[],{usage},{more}}}"#);
+        assert_eq!(halves(Provider::OpenAi, path, "application/json", &body), (9, 7), "{more}");
+        for stream in [format!("data: {body}\n\n"), format!("data: {{{usage}}}\n\ndata: {{{more}}}\n\n")] {
+            let stream = stream + "data: {\"choices\":[]}\n\ndata: [DONE]\n\n";
+            assert_eq!(halves(Provider::OpenAi, path, "text/event-stream", &stream), (9, 7), "{stream}");
+        }
+    }
+    let path = "/v1beta/models/m:generateContent";
+    let body = r#"{"usage":0,"candidates":[],"usageMetadata":{"promptTokenCount":9,"candidatesTokenCount":7}}"#;
+    assert_eq!(halves(Provider::Gemini, path, "application/json", body), (9, 7), "the first place that tells");
+}
+
+/// Each of its choices has tokens of its own: what one tells is not what the other has.
+#[test]
+fn choices_of_which_one_tells_no_tokens_count_with_the_bound() {
+    let choice = |index: u64, usage: &str| {
+        format!("data: {{\"choices\":[{{\"index\":{index},\"finish_reason\":\"stop\",\"usage\":{usage}}}]}}\n\n")
+    };
+    let stream = choice(0, r#"{"prompt_tokens":9,"completion_tokens":7}"#) + &choice(1, r#"{"prompt_tokens":9}"#);
+    assert_eq!(halves(Provider::Moonshot, "/v1/chat/completions", "text/event-stream", &stream), (9, 500));
 }
 
 #[test]

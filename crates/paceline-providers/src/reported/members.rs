@@ -35,6 +35,15 @@ impl Known {
         }
     }
 
+    /// Of one count that is told in two places.
+    pub(super) const fn or(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Untold, known) | (known, Self::Untold) => known,
+            (Self::Told, Self::Told) => Self::Told,
+            _ => Self::Garbled,
+        }
+    }
+
     /// After a later event.
     pub(super) const fn updated(self, later: Self) -> Self {
         if matches!(later, Self::Untold) { self } else { later }
