@@ -3,6 +3,7 @@
 
 use std::io::{Cursor, Read as _};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
@@ -33,7 +34,7 @@ pub(crate) fn packed<B: Body>(answer: &Response<B>, with_key: bool) -> Option<Re
     let is_gzip_as_a_whole = || {
         let is_stream = headers.get(CONTENT_TYPE).is_some_and(is_event_stream);
         let is_whole = !is_stream && answer.status() != StatusCode::PARTIAL_CONTENT;
-        is_whole && codings(headers).iter().any(|coding| is_gzip(coding))
+        is_whole && matches!(&codings(headers)[..], [one] if is_gzip(one))
     };
     let is_packed = match with_key {
         true => !codings(headers).is_empty(),
@@ -79,9 +80,10 @@ impl Whole {
         Ok(())
     }
 
-    /// All of a body, or of a failure its beginning; and whether there was more.
-    async fn take(&mut self, mut body: Begun) -> Result<Result<(), Full>, NoAnswer> {
-        while let Some(frame) = body.frame().await {
+    /// All of a body, or of a failure its beginning, and whether there was more. No part may take longer than `idle`.
+    async fn take(&mut self, mut body: Begun, idle: Duration) -> Result<Result<(), Full>, NoAnswer> {
+        let late = |_| NoAnswer::Timeout(Some(idle));
+        while let Some(frame) = timeout(idle, body.frame()).await.map_err(late)? {
             let frame = frame.map_err(|error| NoAnswer::Truncated(error.to_string()))?;
             if let Some(Err(full)) = frame.data_ref().map(|data| self.add(data)) {
                 return Ok(Err(full));
@@ -111,8 +113,12 @@ pub(crate) async fn read(
     let most = if is_failure { LARGEST_FAILURE } else { LARGEST_ANSWER };
     let held_bytes = bounds.held_bytes;
     let mut whole = Whole { bytes, room: packed, held_bytes, most };
-    let came = timeout(bounds.idle, whole.take(body)).await;
-    let mut came = came.map_err(|_| NoAnswer::Timeout(Some(bounds.idle)))??;
+    let all = whole.take(body, bounds.idle);
+    // A success may take as long as one that goes on as it comes.
+    let mut came = match is_failure {
+        true => timeout(bounds.idle, all).await.map_err(|_| NoAnswer::Timeout(Some(bounds.idle)))??,
+        false => all.await?,
+    };
     let mut answer = Response::from_parts(head, ());
     if came.is_ok() && is_packed(answer.headers_mut())? {
         let members = std::mem::take(&mut whole.bytes);

@@ -48,19 +48,11 @@ pub(crate) fn letters_of(name: &HeaderName) -> String {
     name.as_str().chars().filter(char::is_ascii_alphanumeric).collect()
 }
 
-/// Whether a field has a name that servers take for one that is read or set here, and is not: with `_` for `-`, which programs
-/// behind CGI and WSGI cannot tell apart, or another sign. It would reach them beside that one, or in its place.
-fn is_respelt(name: &HeaderName) -> bool {
-    if name.as_str().bytes().all(|byte| dashed(byte) == byte) {
-        return false;
-    }
+/// The name that servers take for that of a field: with `-` for `_`, as programs behind CGI and WSGI do, or for another sign. None
+/// for one that they take as it is.
+fn taken_for(name: &HeaderName) -> Option<HeaderName> {
     let plain: Vec<u8> = name.as_str().bytes().map(dashed).collect();
-    let Ok(name) = HeaderName::from_bytes(&plain) else { return true };
-    is_of_connection(&name)
-        || is_of_the_gateway(&name)
-        || is_of_a_proxy(&name)
-        || OF_CLIENTS.contains(&name)
-        || OF_ACCOUNTS.contains(&name)
+    if plain == name.as_str().as_bytes() { None } else { HeaderName::from_bytes(&plain).ok() }
 }
 
 /// Whether such a server takes one name for the other.
@@ -225,14 +217,17 @@ pub(crate) fn to_upstream(mut headers: HeaderMap, own: &HeaderMap, is_known: boo
 /// Leaves out what does not go on of a client's header fields, in a request as in the line of a batch. `has_key`: the upstream
 /// has one of its own.
 pub(crate) fn leave_out(headers: &mut HeaderMap, has_key: bool, is_known: bool) {
-    remove_those_of_connection(headers, |name| {
-        // The gateway's own connection to the upstream has others.
+    // The gateway's own connection to the upstream has others.
+    let stays_here = |name: &HeaderName| {
         matches!(*name, header::HOST | header::EXPECT)
             || is_of_the_gateway(name)
-            || is_respelt(name)
             || (has_key && (OF_CLIENTS.contains(name) || OF_ACCOUNTS.contains(name)))
             || (has_key && is_known && (is_of_a_proxy(name) || names_another_method(name)))
-    });
+    };
+    // It would reach the upstream beside that one, or in its place.
+    let is_taken_for_one =
+        |name: &HeaderName| taken_for(name).is_some_and(|name| is_of_connection(&name) || stays_here(&name));
+    remove_those_of_connection(headers, |name| stays_here(name) || is_taken_for_one(name));
 }
 
 /// By a field whose name ends so a server takes two requests for one, where it looks at no other field.
@@ -337,7 +332,8 @@ pub(crate) mod tests {
 
     #[test]
     fn a_name_that_servers_take_for_one_of_ours_does_not_go_on() {
-        let own = map(&[("x-own-key", "real"), ("anthropic-version", "2023-06-01")]);
+        let mut own = map(&[("x-own-key", "real"), ("anthropic-version", "2023-06-01")]);
+        own.get_mut("x-own-key").expect("it is there").set_sensitive(true);
         let respelt = [
             "x_api_key",
             "x_api-key",
@@ -362,12 +358,16 @@ pub(crate) mod tests {
         let kept = ["x_team", "my_key", "content_kind", "x-api-key-id", "x_api_key_id", "_"];
         for is_known in [false, true] {
             let client = map(&respelt.map(|name| (name, "1")));
-            assert_eq!(to_upstream(client, &own, is_known).len(), 3, "the two of the upstream, and accept-encoding");
+            let of_proxies = if is_known { 0 } else { 3 };
+            let sent = to_upstream(client, &own, is_known);
+            assert_eq!(sent.len(), 3 + of_proxies, "the two of the upstream, and accept-encoding: {sent:?}");
             let sent = to_upstream(map(&kept.map(|name| (name, "1"))), &own, is_known);
             assert!(kept.iter().all(|name| sent.contains_key(*name)), "{sent:?}");
         }
-        let mut line = map(&[("x_api_key", "1"), ("x_team", "1")]);
+        let mut line = map(&[("x_api_key", "1"), ("x_team", "1"), ("x_paceline_key", "1")]);
         leave_out(&mut line, false, false);
+        assert_eq!(line, map(&[("x_api_key", "1"), ("x_team", "1")]), "the upstream has no key of its own");
+        leave_out(&mut line, true, false);
         assert_eq!(line, map(&[("x_team", "1")]), "in the line of a batch, too");
     }
 

@@ -9,20 +9,25 @@ const NONE: [&str; 7] = ["7bit", "8bit", "aws-chunked", "binary", "identity", "n
 /// The codings of a body that is not what it was before it was sent, in small letters: those of its content, then those of its
 /// way here ([`transfer_codings`]).
 pub fn codings(headers: &HeaderMap) -> Vec<String> {
-    let mut codings = names(headers, &CONTENT_ENCODING, &NONE);
+    let mut codings = names(headers, &CONTENT_ENCODING);
+    codings.retain(|name| !NONE.contains(&&**name));
     codings.append(&mut transfer_codings(headers));
     codings
 }
 
-/// Those of its way here alone, but for chunks (RFC 9112, 7: `gzip, chunked`), which HTTP libraries leave to their callers.
+/// Those of its way here alone, but for chunks, which come last (RFC 9112, 7: `gzip, chunked`): HTTP libraries leave them to their
+/// callers.
 pub fn transfer_codings(headers: &HeaderMap) -> Vec<String> {
-    names(headers, &TRANSFER_ENCODING, &["chunked"])
+    let mut names = names(headers, &TRANSFER_ENCODING);
+    names.pop_if(|last| last == "chunked");
+    names.retain(|name| name != "identity");
+    names
 }
 
-fn names(headers: &HeaderMap, field: &HeaderName, none: &[&str]) -> Vec<String> {
+fn names(headers: &HeaderMap, field: &HeaderName) -> Vec<String> {
     let values = headers.get_all(field).iter().map(|value| String::from_utf8_lossy(value.as_bytes()).to_lowercase());
     let names = values.flat_map(|value| value.split(',').map(|name| name.trim().to_owned()).collect::<Vec<_>>());
-    names.filter(|name| !name.is_empty() && !none.contains(&&**name)).collect()
+    names.filter(|name| !name.is_empty()).collect()
 }
 
 /// Whether that is what servers use that were not asked for any.
@@ -52,7 +57,9 @@ mod tests {
             (CONTENT_ENCODING, "br, gzip", &["br", "gzip"]),
             (TRANSFER_ENCODING, "chunked", &[]),
             (TRANSFER_ENCODING, "x-gzip , Chunked", &["x-gzip"]),
-            (TRANSFER_ENCODING, "identity", &["identity"]),
+            (TRANSFER_ENCODING, "identity", &[]),
+            (TRANSFER_ENCODING, "identity, chunked", &[]),
+            (TRANSFER_ENCODING, "chunked, identity", &["chunked"]),
         ] {
             let mut headers = HeaderMap::new();
             headers.insert(name, HeaderValue::from_static(value));
