@@ -29,8 +29,8 @@ type Find<'a> = dyn Fn(&Spelling, &[u8]) -> Option<Range<usize>> + 'a;
 /// of `Basic ...` also what it encodes and the password in it. They are found as they are, with the escapes of JSON, also of
 /// JSON within JSON, with those of HTML, percent-encoded, in base64, in hexadecimal, and in UTF-16 and UTF-32, also where a key
 /// holds what looks like an escape, such as `%3D`: then with and without it. [`SECRET`] takes their place, and that of a key that
-/// is cut off, from half of it and 12 letters on, of a login from 12 letters of its password on. Keys below 8 bytes are words, and
-/// stay.
+/// is cut off, from half of it and 12 letters on, of a login from 12 letters of its password on. Keys below 8 bytes are words,
+/// and stay.
 #[derive(Clone, Default)]
 pub struct Secrets {
     /// The longest first, so that a part does not spoil the whole.
