@@ -11,6 +11,7 @@ use paceline_core::Timestamp;
 use paceline_store::private_file;
 use serde::{Deserialize, Serialize};
 
+use super::bucket_levels::handed_on;
 use crate::{files, output};
 
 /// The version of the file that this program writes; it refuses later ones.
@@ -96,7 +97,8 @@ impl Ledger {
     pub(super) fn take_over(&self, run: &str, noted: impl FnOnce(&str) -> LimiterState) -> io::Result<Vec<Entry>> {
         let (mut runs, turn_of) = self.read_or_set_aside()?;
         let killed = turn_of.filter(|name| name != run);
-        let unwritten = killed.map(|killed| Entry { run: String::new(), counted: noted(&killed) });
+        let unwritten = killed.map(|killed| handed_on(noted(&killed), &runs)).unwrap_or_default();
+        let unwritten = unwritten.into_iter().map(|counted| Entry { run: String::new(), counted });
         runs.extend(unwritten.filter(|entry| counts(&entry.counted, entry.counted.at)));
         Ok(runs)
     }

@@ -2,6 +2,7 @@
 //! have sent under configured limits; and which gateways the user has. It is in a folder of the user, in files whose names
 //! reveal neither host nor key.
 
+mod bucket_levels;
 mod departed;
 mod fleet;
 pub(crate) mod gateways;

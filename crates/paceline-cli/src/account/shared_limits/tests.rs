@@ -2,14 +2,18 @@
 
 use std::io::{Seek as _, Write as _};
 
-use paceline::{Admit, Class, Cost, Dimension, Limits, Outcome, Quota, Request, WaitCause};
+use paceline::{Admit, Class, Cost, Dimension, Limits, Outcome, Quota, QuotaShape, Request, WaitCause};
 
 use super::*;
 
 const HOUR: Duration = Duration::from_hours(1);
 
 fn run(folder: &Path) -> SharedLimits {
-    let limits = Limits { quotas: vec![Quota::sliding(Dimension::Tokens, 100, HOUR)], burst: None };
+    run_under(folder, vec![Quota::sliding(Dimension::Tokens, 100, HOUR)])
+}
+
+fn run_under(folder: &Path, quotas: Vec<Quota>) -> SharedLimits {
+    let limits = Limits { quotas, burst: None };
     let config = PacerConfig { limits, ..PacerConfig::default() };
     let limiter = Limiter::new(config.clone()).expect("sensible");
     let account = Account::new("https://it", &http::HeaderMap::new());
@@ -134,6 +138,46 @@ async fn what_left_before_a_kill_counts_once_and_nothing_else_does() {
             take_turn(&mut next).await;
             assert!(!next.limiter.admit(&call(&next.limiter, 41)).is_now(), "{written_before}");
             assert!(next.limiter.admit(&call(&next.limiter, 40)).is_now(), "{written_before}");
+            next.account.as_mut().expect("shared").turn = None;
+        }
+    }
+}
+
+fn bucket(limit: u64) -> Quota {
+    Quota { shape: QuotaShape::Bucket { burst: 100 }, ..Quota::sliding(Dimension::Tokens, limit, HOUR) }
+}
+
+/// It is one level that all runs hand on: what the killed one wrote, the next one has in its own.
+#[tokio::test(start_paused = true)]
+async fn what_left_before_a_kill_is_taken_from_a_bucket_beside_what_was_written() {
+    for (has_run, limit) in [(false, 100), (true, 100), (false, 50)] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (mut killed, mut next) =
+            (run_under(folder.path(), vec![bucket(100)]), run_under(folder.path(), vec![bucket(limit)]));
+        let sent = |limiter: &Limiter, tokens| {
+            let permit = limiter.try_acquire(call(limiter, tokens)).expect("room");
+            permit.departs();
+            permit
+        };
+        let mut permits = Vec::new();
+        if has_run {
+            take_turn(&mut next).await;
+            permits.push(sent(&next.limiter, 30));
+            next.end().await;
+            next.limiter.yield_turn();
+            take_turn(&mut killed).await;
+        } else {
+            take_turn(&mut killed).await;
+            permits.push(sent(&killed.limiter, 30));
+            assert!(killed.account.as_mut().expect("shared").save(&killed.limiter));
+        }
+        tokio::time::advance(Duration::from_secs(1)).await;
+        permits.push(sent(&killed.limiter, 30));
+        killed.account.as_mut().expect("shared").turn = None;
+        for _ in 0..2 {
+            take_turn(&mut next).await;
+            assert!(!next.limiter.admit(&call(&next.limiter, 41)).is_now(), "{has_run} {limit}");
+            assert!(next.limiter.admit(&call(&next.limiter, 40)).is_now(), "once: {has_run} {limit}");
             next.account.as_mut().expect("shared").turn = None;
         }
     }
