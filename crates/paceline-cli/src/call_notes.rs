@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use paceline::{Cost, Dimension, Timestamp, clock};
@@ -15,6 +16,9 @@ use crate::files;
 
 /// The extensions of the two files of notes.
 pub(crate) const FILES: [&str; 2] = ["notes-1", "notes-2"];
+
+/// No file of notes becomes longer: it does where the counts cannot be written.
+const MOST_BYTES: u64 = 64 << 20;
 
 /// What is noted of a call, where nothing else is said.
 const COUNTED: [Dimension; 6] = [
@@ -59,6 +63,8 @@ pub(crate) struct CallNotes {
     paths: [PathBuf; 2],
     counted: Vec<Dimension>,
     current: Mutex<Current>,
+    /// Nothing is noted. It changes while `current` is locked.
+    rests: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -67,13 +73,17 @@ struct Current {
     place: usize,
     /// None before the first line.
     file: Option<File>,
+    /// Its length.
+    bytes: u64,
+    /// It was told that no more is noted.
+    is_told: bool,
 }
 
 impl CallNotes {
     /// The notes beside the file of the counts.
     pub(crate) fn beside(counts: &Path) -> Self {
         let paths = FILES.map(|extension| counts.with_extension(extension));
-        Self { paths, counted: COUNTED.to_vec(), current: Mutex::default() }
+        Self { paths, counted: COUNTED.to_vec(), current: Mutex::default(), rests: AtomicBool::new(false) }
     }
 
     /// The same, of what these limits count.
@@ -81,15 +91,45 @@ impl CallNotes {
         Self { counted, ..self }
     }
 
+    /// Notes no call from now on. What is noted stays.
+    pub(crate) fn rest(&self) {
+        let mut current = self.current();
+        self.rests.store(true, Ordering::Relaxed);
+        current.file = None;
+    }
+
+    /// Notes calls again.
+    pub(crate) fn go_on(&self) {
+        let _current = self.current();
+        self.rests.store(false, Ordering::Relaxed);
+    }
+
     /// Notes a call. A disk that takes no line holds up none: that it takes no counts is told.
     pub(crate) fn add(&self, key: &str, cost: &Cost) {
+        if self.rests.load(Ordering::Relaxed) {
+            return;
+        }
         let mut line = serde_json::to_vec(&Note::of(key, cost, &self.counted)).expect("numbers and words");
         line.push(b'\n');
         let mut current = self.current();
-        let Current { place, file } = &mut *current;
+        if self.rests.load(Ordering::Relaxed) {
+            return;
+        }
+        let Current { place, file, bytes, is_told } = &mut *current;
         if file.is_none() {
             *file = files::with_spare(|| file_of_notes(&self.paths[*place])).ok();
+            *bytes = file.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |known| known.len());
         }
+        if *bytes + line.len() as u64 > MOST_BYTES {
+            if !std::mem::replace(is_told, true) {
+                let path = self.paths[*place].display();
+                tracing::warn!(
+                    "{path} is full, and calls are noted no more: a kill forgets them until counts are saved again"
+                );
+            }
+            return;
+        }
+        *bytes += line.len() as u64;
         file.iter_mut().for_each(|file| drop(file.write_all(&line)));
     }
 
@@ -149,6 +189,19 @@ fn file_of_notes(path: &Path) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_of_notes_has_a_greatest_length() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let notes = CallNotes::beside(&folder.path().join("counts.json"));
+        let file = File::create(&notes.paths[0]).expect("writable");
+        file.set_len(MOST_BYTES - 10).expect("a file with a hole");
+        notes.add("k", &Cost::request());
+        assert_eq!(file.metadata().expect("it is there").len(), MOST_BYTES - 10);
+        assert_eq!(notes.turn(), Some(0));
+        notes.add("k", &Cost::request());
+        assert!(notes.paths[1].exists(), "the other one has room");
+    }
 
     #[cfg(unix)]
     #[test]

@@ -9,11 +9,12 @@ use paceline_core::tier_and_part;
 
 use crate::call_notes::{CallNotes, Note};
 
-/// The notes of the runs of an account. Of those that have no turn they are superfluous, and go with the others: the ledger has
-/// these calls already.
+/// The notes of the runs of an account. A run notes its calls in its turn alone: those that leave after it are in the ledger.
 #[derive(Debug)]
 pub(super) struct Departed {
     notes: Arc<CallNotes>,
+    /// The place of notes that the next counts have which can be written.
+    unforgotten: Option<usize>,
     /// The limits of the account, whose name is empty, and of tiers.
     levels: Vec<(Arc<str>, Vec<Quota>)>,
 }
@@ -26,10 +27,12 @@ impl Departed {
         let levels: Vec<_> = std::iter::once(account).chain(tiers).collect();
         let quotas = levels.iter().flat_map(|(_, quotas)| quotas);
         let counted: BTreeSet<_> = quotas.map(|quota| quota.dimension.clone()).collect();
-        Self { notes: Arc::new(CallNotes::beside(files).counting(counted.into_iter().collect())), levels }
+        let notes = CallNotes::beside(files).counting(counted.into_iter().collect());
+        notes.rest();
+        Self { notes: Arc::new(notes), unforgotten: None, levels }
     }
 
-    /// Notes from now on each call of a run, as it leaves.
+    /// Notes each call of a run as it leaves, while it [has](Self::begin) the turn.
     pub(super) fn follow(&self, run: &str, limiter: &Limiter) {
         let (run, notes) = (run.to_owned(), Arc::clone(&self.notes));
         limiter.note_departures(move |request| notes.add(&format!("{run} {}", request.scope.name()), &request.cost));
@@ -59,19 +62,39 @@ impl Departed {
         LimiterState { at: clock::wall(), pacer }
     }
 
-    /// What is noted from now on is after the counts that are made next. Returns the place of what was noted before.
-    pub(super) fn turn(&self) -> Option<usize> {
-        self.notes.turn()
+    /// The turn begins: calls are noted.
+    pub(super) fn begin(&mut self) {
+        self.unforgotten = None;
+        self.notes.go_on();
+    }
+
+    /// There is no turn any more, and the files are those of others.
+    pub(super) fn rest(&mut self) {
+        self.unforgotten = None;
+        self.notes.rest();
+    }
+
+    /// What is noted from now on is after the counts that are made next, unless those before them could not be written.
+    pub(super) fn turn(&mut self) {
+        self.unforgotten = self.unforgotten.or_else(|| self.notes.turn());
     }
 
     /// The counts are written: what was noted before them is in them.
-    pub(super) fn forget(&self, place: Option<usize>) {
-        place.into_iter().for_each(|place| self.notes.forget(place));
+    pub(super) fn forget(&mut self) {
+        self.unforgotten.take().into_iter().for_each(|place| self.notes.forget(place));
     }
 
     /// All that was noted is in the ledger.
-    pub(super) fn clear(&self) {
+    pub(super) fn clear(&mut self) {
+        self.unforgotten = None;
         self.notes.clear();
+    }
+}
+
+impl Drop for Departed {
+    /// The limiter may go on under other limits, or in a fleet.
+    fn drop(&mut self) {
+        self.notes.rest();
     }
 }
 

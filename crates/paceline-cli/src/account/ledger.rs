@@ -103,9 +103,20 @@ impl Ledger {
         Ok(runs)
     }
 
-    /// Whether a run was killed in its turn: then all that it sent is known. Or has the turn now.
-    pub(super) fn has_turn_taken(&self) -> bool {
-        self.contents().is_ok_and(|contents| contents.turn_of.is_some())
+    /// Whether something that still counts is known of earlier runs: by their entries, or by what the one `noted` that was killed in
+    /// its turn, or has it now.
+    pub(super) fn knows_runs(&self, noted: impl FnOnce(&str) -> LimiterState) -> bool {
+        let Ok(Contents { runs, turn_of, .. }) = self.contents() else { return false };
+        let noted = || turn_of.map(|run| noted(&run)).is_some_and(|noted| counts(&noted, noted.at));
+        !as_of(clock::wall(), runs).is_empty() || noted()
+    }
+
+    /// The run that was killed in its turn, or has it now.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(super) fn turn_of(&self) -> io::Result<Option<String>> {
+        Ok(self.contents()?.turn_of)
     }
 
     /// The same for the process that has the turn, and which run had it when that was written. A file that it does not
@@ -294,9 +305,22 @@ mod tests {
         let after = |turn_of: Option<&str>| {
             ledger.write(vec![run.clone()], turn_of).expect("writable");
             let noted = |of: &str| entry(of, clock::wall(), 100, 11).counted;
-            (units(&ledger.take_over("b", noted).expect("readable")).iter().sum::<u64>(), ledger.has_turn_taken())
+            units(&ledger.take_over("b", noted).expect("readable")).iter().sum::<u64>()
         };
-        assert_eq!((after(None), after(Some("b"))), ((22, false), (22, true)), "the turn was passed on");
-        assert_eq!(after(Some("a")), (22 + 11, true), "it died in its turn");
+        assert_eq!((after(None), after(Some("b"))), (22, 22), "the turn was passed on");
+        assert_eq!(after(Some("a")), 22 + 11, "it died in its turn");
+    }
+
+    #[test]
+    fn a_run_is_known_by_what_it_noted_if_that_counts() {
+        let (_folder, ledger) = ledger(vec![]);
+        let knows = |turn_of: Option<&str>, units| {
+            ledger.write(vec![], turn_of).expect("writable");
+            ledger.knows_runs(|of| match units {
+                0 => LimiterState { at: clock::wall(), pacer: PacerState::default() },
+                units => entry(of, clock::wall(), 100, units).counted,
+            })
+        };
+        assert_eq!([knows(None, 11), knows(Some("a"), 0), knows(Some("a"), 11)], [false, false, true]);
     }
 }

@@ -12,10 +12,13 @@ use paceline_core::Timestamp;
 use super::ledger::{self, Ledger};
 use super::lock;
 use super::{IN_USE, NEXT, TURN};
-use crate::call_notes;
+use crate::call_notes::{self, CallNotes};
 
 /// How long the files of an unused account stay at least.
 const KEPT: Duration = Duration::from_hours(24);
+
+/// No configured limit has a longer window.
+const LONGEST_WINDOW: Duration = Duration::from_hours(366 * 24);
 
 /// Removes the files of such accounts. Files that cannot be read or removed stay.
 pub(super) fn unused(folder: &Path) {
@@ -46,8 +49,9 @@ fn remove(folder: &Path, name: &str) -> io::Result<()> {
         let Some(lock) = lock::take(&folder.join(name).with_extension(end))? else { return Ok(()) };
         locks.push(lock);
     }
-    let counts = match Ledger::new(folder, name).read() {
-        Ok(runs) => !runs.is_empty(),
+    let ledger = Ledger::new(folder, name);
+    let counts = match ledger.read() {
+        Ok(runs) => !runs.is_empty() || ledger.turn_of()?.is_some_and(|run| may_count(folder, name, &run)),
         Err(error) if error.kind() == ErrorKind::InvalidData => false,
         Err(error) => return Err(error),
     };
@@ -62,6 +66,14 @@ fn remove(folder: &Path, name: &str) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether that run, which was killed in its turn, noted a call that may still count: under which limits is not known here.
+fn may_count(folder: &Path, name: &str, run: &str) -> bool {
+    let now = clock::wall();
+    let notes = CallNotes::beside(&folder.join(name)).read();
+    let mut of_run = notes.iter().filter(|note| note.key.split(' ').next() == Some(run));
+    of_run.any(|note| now.saturating_since(note.at()) < LONGEST_WINDOW)
 }
 
 #[cfg(test)]
@@ -83,7 +95,13 @@ mod tests {
         let now = clock::wall().as_millis();
         let days = |count: i64| now - count * 86_400_000;
         let old = UNIX_EPOCH + Duration::from_millis(days(2) as u64);
+        let killed = |at: i64| format!("{{\"key\":\"a b\",\"at_ms\":{at},\"units\":{{\"requests\":1}}}}\n");
+        let turn = || r#"{"version":1,"turn_of":"a","runs":[]}"#.to_owned();
         let texts = [
+            ("killed.json", turn(), true),
+            ("killed.notes-1", killed(days(2)), true),
+            ("forgotten.json", turn(), true),
+            ("forgotten.notes-2", killed(days(367)), true),
             ("over.json", ledger(days(3)), true),
             ("over.turn", String::new(), true),
             ("counts.json", ledger(days(1)), true),
@@ -108,7 +126,8 @@ mod tests {
             let there = texts.iter().filter(|(name, ..)| name.ends_with(end) && folder.join(name).exists());
             there.map(|(name, ..)| *name).collect()
         };
-        assert_eq!(left("json"), ["counts.json", "used.json"]);
+        assert_eq!(left("json"), ["killed.json", "counts.json", "used.json"]);
+        assert_eq!((left("notes-1"), left("notes-2")), (vec!["killed.notes-1"], vec![]));
         assert_eq!((left("turn"), left("lock")), (vec![], vec!["held.lock"]));
         assert!(!folder.join("over.next").exists());
     }

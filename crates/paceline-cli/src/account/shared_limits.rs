@@ -149,9 +149,7 @@ impl SharedLimits {
     /// Whether the ledger has earlier runs with calls that still count. Then the job's own copy of its counts is not used: the
     /// ledger includes it.
     pub(crate) fn know_earlier_runs(&self) -> bool {
-        let in_turns = |account: &SharedAccount| {
-            account.ledger.read().is_ok_and(|runs| !runs.is_empty()) || account.ledger.has_turn_taken()
-        };
+        let in_turns = |account: &SharedAccount| account.ledger.knows_runs(|run| account.departed.of(run));
         self.fleet.is_some() || self.account.as_ref().is_some_and(in_turns)
     }
 
@@ -176,6 +174,7 @@ impl SharedLimits {
             account.note_own(&self.limiter);
             if let Err(error) = account.take_turn().await {
                 account.turn = None;
+                account.departed.rest();
                 if !std::mem::replace(&mut is_alone, true) {
                     warn_alone(&error, "; that is tried again each second");
                 }
@@ -215,6 +214,7 @@ impl SharedLimits {
             }
             account.turn = None;
         }
+        account.departed.rest();
     }
 }
 
@@ -254,6 +254,7 @@ impl SharedAccount {
         beside_others(|| {
             self.others = self.of_others(self.ledger.take_over(&self.run, |killed| self.departed.of(killed))?);
             // From now on the others know that this run goes on after what it has written.
+            self.departed.begin();
             if self.write(true) {
                 self.departed.clear();
             }
@@ -336,7 +337,10 @@ impl SharedAccount {
         self.note_own(limiter);
         let passes = self.write(false);
         match passes {
-            true => self.turn = None,
+            true => {
+                self.departed.rest();
+                self.turn = None;
+            }
             false => self.count(limiter),
         }
         passes
@@ -360,11 +364,11 @@ impl SharedAccount {
 
     /// Writes what this run has counted, if that has changed. Returns whether the ledger is up to date.
     fn save(&mut self, limiter: &Limiter) -> bool {
-        let before = self.departed.turn();
+        self.departed.turn();
         self.note_own(limiter);
         let is_saved = !self.outdated || self.write(true);
         if is_saved {
-            self.departed.forget(before);
+            self.departed.forget();
         }
         is_saved
     }

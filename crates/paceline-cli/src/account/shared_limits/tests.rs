@@ -143,6 +143,58 @@ async fn what_left_before_a_kill_counts_once_and_nothing_else_does() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_run_notes_what_leaves_in_its_turn_alone() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut run = run(folder.path());
+    let limiter = run.limiter.clone();
+    let files = run.account.as_ref().expect("shared").files.clone();
+    let permit = limiter.try_acquire(call(&limiter, 1)).expect("room");
+    let noted = || {
+        permit.departs();
+        let paths = crate::call_notes::FILES.map(|end| files.with_extension(end));
+        paths
+            .iter()
+            .filter_map(|path| std::fs::read_to_string(path).ok())
+            .map(|text| text.lines().count())
+            .sum::<usize>()
+    };
+    assert_eq!(noted(), 0, "it has no turn as yet");
+    take_turn(&mut run).await;
+    assert_eq!(noted(), 1);
+    run.end().await;
+    assert_eq!(noted(), 0, "the limiter goes on under other limits");
+    take_turn(&mut run).await;
+    assert_eq!(noted(), 1, "and under these again");
+    drop(run);
+    assert_eq!(noted(), 1, "what was noted stays");
+}
+
+/// A folder in the place of the file that is written.
+#[tokio::test(start_paused = true)]
+async fn counts_that_cannot_be_written_again_and_again_leave_one_file_for_the_notes_that_follow() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut run = run(folder.path());
+    take_turn(&mut run).await;
+    let (limiter, account) = (run.limiter.clone(), run.account.as_mut().expect("shared"));
+    let permit = limiter.try_acquire(call(&limiter, 1)).expect("room");
+    let new = account.files.with_extension("new");
+    std::fs::create_dir(&new).expect("a folder in place of the file");
+    let [first, second] = crate::call_notes::FILES.map(|end| account.files.with_extension(end));
+    let lines = |path: &Path| std::fs::read_to_string(path).map_or(0, |text| text.lines().count());
+    for _ in 0..4 {
+        permit.departs();
+        account.outdated = true;
+        assert!(!account.save(&limiter));
+    }
+    assert_eq!((lines(&first), lines(&second)), (1, 3));
+    std::fs::remove_dir(&new).expect("it is there");
+    assert!(account.save(&limiter));
+    assert_eq!((lines(&first), lines(&second)), (0, 3), "the counts have them");
+    assert!(account.save(&limiter));
+    assert_eq!((lines(&first), lines(&second)), (0, 0));
+}
+
 fn bucket(limit: u64) -> Quota {
     Quota { shape: QuotaShape::Bucket { burst: 100 }, ..Quota::sliding(Dimension::Tokens, limit, HOUR) }
 }
