@@ -48,8 +48,8 @@ pub(crate) fn letters_of(name: &HeaderName) -> String {
     name.as_str().chars().filter(char::is_ascii_alphanumeric).collect()
 }
 
-/// The name that servers take for that of a field: with `-` for `_`, as programs behind CGI and WSGI do, or for another sign. None
-/// for one that they take as it is.
+/// The name that servers take for that of a field: with `-` for `_`, as programs behind CGI and WSGI do, or for another sign.
+/// None for one that they take as it is.
 fn taken_for(name: &HeaderName) -> Option<HeaderName> {
     let plain: Vec<u8> = name.as_str().bytes().map(dashed).collect();
     if plain == name.as_str().as_bytes() { None } else { HeaderName::from_bytes(&plain).ok() }

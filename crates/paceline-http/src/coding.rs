@@ -15,8 +15,8 @@ pub fn codings(headers: &HeaderMap) -> Vec<String> {
     codings
 }
 
-/// Those of its way here alone, but for chunks, which come last (RFC 9112, 7: `gzip, chunked`): HTTP libraries leave them to their
-/// callers.
+/// Those of its way here alone, but for chunks, which come last (RFC 9112, 7: `gzip, chunked`): HTTP libraries leave them to
+/// their callers.
 pub fn transfer_codings(headers: &HeaderMap) -> Vec<String> {
     let mut names = names(headers, &TRANSFER_ENCODING);
     names.pop_if(|last| last == "chunked");
