@@ -1,5 +1,5 @@
-//! A bucket has one level, which runs hand on: of the levels of several runs the lowest counts. So what a killed run took after it
-//! wrote its level comes on top of the lowest that is known.
+//! A bucket has one level, which runs hand on: of the levels of several runs the lowest counts. So what a killed run took after
+//! it wrote its level comes on top of the lowest that is known.
 
 use std::time::Duration;
 

@@ -103,8 +103,8 @@ impl Ledger {
         Ok(runs)
     }
 
-    /// Whether something that still counts is known of earlier runs: by their entries, or by what the one `noted` that was killed in
-    /// its turn, or has it now.
+    /// Whether something that still counts is known of earlier runs: by their entries, or by what the one `noted` that was killed
+    /// in its turn, or has it now.
     pub(super) fn knows_runs(&self, noted: impl FnOnce(&str) -> LimiterState) -> bool {
         let Ok(Contents { runs, turn_of, .. }) = self.contents() else { return false };
         let noted = || turn_of.map(|run| noted(&run)).is_some_and(|noted| counts(&noted, noted.at));
