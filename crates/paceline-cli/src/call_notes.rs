@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use paceline::{Cost, Dimension, Timestamp, clock};
@@ -63,8 +62,6 @@ pub(crate) struct CallNotes {
     paths: [PathBuf; 2],
     counted: Vec<Dimension>,
     current: Mutex<Current>,
-    /// Nothing is noted. It changes while `current` is locked.
-    rests: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -77,13 +74,15 @@ struct Current {
     bytes: u64,
     /// It was told that no more is noted.
     is_told: bool,
+    /// Nothing is noted.
+    rests: bool,
 }
 
 impl CallNotes {
     /// The notes beside the file of the counts.
     pub(crate) fn beside(counts: &Path) -> Self {
         let paths = FILES.map(|extension| counts.with_extension(extension));
-        Self { paths, counted: COUNTED.to_vec(), current: Mutex::default(), rests: AtomicBool::new(false) }
+        Self { paths, counted: COUNTED.to_vec(), current: Mutex::default() }
     }
 
     /// The same, of what these limits count.
@@ -94,28 +93,23 @@ impl CallNotes {
     /// Notes no call from now on. What is noted stays.
     pub(crate) fn rest(&self) {
         let mut current = self.current();
-        self.rests.store(true, Ordering::Relaxed);
-        current.file = None;
+        (current.rests, current.file) = (true, None);
     }
 
     /// Notes calls again.
     pub(crate) fn go_on(&self) {
-        let _current = self.current();
-        self.rests.store(false, Ordering::Relaxed);
+        self.current().rests = false;
     }
 
     /// Notes a call. A disk that takes no line holds up none: that it takes no counts is told.
     pub(crate) fn add(&self, key: &str, cost: &Cost) {
-        if self.rests.load(Ordering::Relaxed) {
-            return;
-        }
         let mut line = serde_json::to_vec(&Note::of(key, cost, &self.counted)).expect("numbers and words");
         line.push(b'\n');
         let mut current = self.current();
-        if self.rests.load(Ordering::Relaxed) {
+        let Current { place, file, bytes, is_told, rests } = &mut *current;
+        if *rests {
             return;
         }
-        let Current { place, file, bytes, is_told } = &mut *current;
         if file.is_none() {
             *file = files::with_spare(|| file_of_notes(&self.paths[*place])).ok();
             *bytes = file.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |known| known.len());

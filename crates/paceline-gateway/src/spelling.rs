@@ -2,8 +2,7 @@
 
 use percent_encoding::percent_decode_str;
 
-/// A path that is encoded more often is none that a program sends.
-const MOST_DECODED: usize = 8;
+use crate::query::MOST_DECODED;
 
 /// What servers that normalize names take for dots and slashes, beside wide letters: the compatibility decompositions of
 /// Unicode (NFKC; UnicodeData.txt, `Decomposition_Mapping`).

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use paceline::{LevelState, Limiter, LimiterState, PacerConfig, PacerState, Quota, TakenState, WindowState, clock};
-use paceline_core::tier_and_part;
+use paceline_core::{Timestamp, tier_and_part};
 
 use crate::call_notes::{CallNotes, Note};
 
@@ -35,14 +35,14 @@ impl Departed {
     /// Notes each call of a run as it leaves, while it [has](Self::begin) the turn.
     pub(super) fn follow(&self, run: &str, limiter: &Limiter) {
         let (run, notes) = (run.to_owned(), Arc::clone(&self.notes));
-        limiter.note_departures(move |request| notes.add(&format!("{run} {}", request.scope.name()), &request.cost));
+        limiter.note_departures(move |request| notes.add(&key(&run, request.scope.name()), &request.cost));
     }
 
-    /// What that run noted.
-    pub(super) fn of(&self, run: &str) -> LimiterState {
+    /// What that run noted, of which it had `written` at that time what it had noted by then: the files may have it still.
+    pub(super) fn of(&self, run: &str, written: Option<Timestamp>) -> LimiterState {
         let notes = self.notes.read();
-        let notes: Vec<_> =
-            notes.iter().filter_map(|note| Some((note.key.strip_prefix(run)?.strip_prefix(' ')?, note))).collect();
+        let is_left = |(_, note): &(&str, &Note)| written.is_none_or(|written| note.at() >= written);
+        let notes: Vec<_> = notes_of(run, &notes).filter(is_left).collect();
         let mut pacer = PacerState::default();
         for (level, quotas) in &self.levels {
             let mut scopes: Vec<&str> =
@@ -96,6 +96,16 @@ impl Drop for Departed {
     fn drop(&mut self) {
         self.notes.rest();
     }
+}
+
+/// What the calls of a run in a scope are noted under.
+fn key(run: &str, scope: &str) -> String {
+    format!("{run} {scope}")
+}
+
+/// The notes of a run, each with the scope of its call.
+pub(super) fn notes_of<'a>(run: &str, notes: &'a [Note]) -> impl Iterator<Item = (&'a str, &'a Note)> {
+    notes.iter().filter_map(move |note| Some((note.key.strip_prefix(run)?.strip_prefix(' ')?, note)))
 }
 
 fn counts_in(tier: &str, scope: &str) -> bool {

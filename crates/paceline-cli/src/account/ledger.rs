@@ -90,14 +90,22 @@ impl Ledger {
     }
 
     /// The same for the process that has the turn. A run that was killed in its turn has sent more than it wrote: what it `noted`
-    /// counts too.
+    /// since then counts too.
     ///
     /// # Errors
     /// As [`read_or_set_aside`](Self::read_or_set_aside).
-    pub(super) fn take_over(&self, run: &str, noted: impl FnOnce(&str) -> LimiterState) -> io::Result<Vec<Entry>> {
+    pub(super) fn take_over(
+        &self,
+        run: &str,
+        noted: impl FnOnce(&str, Option<Timestamp>) -> LimiterState,
+    ) -> io::Result<Vec<Entry>> {
         let (mut runs, turn_of) = self.read_or_set_aside()?;
         let killed = turn_of.filter(|name| name != run);
-        let unwritten = killed.map(|killed| handed_on(noted(&killed), &runs)).unwrap_or_default();
+        let unwritten = killed.map(|killed| {
+            let written = runs.iter().find(|entry| entry.run == killed).map(|entry| entry.counted.at);
+            handed_on(noted(&killed, written), &runs)
+        });
+        let unwritten = unwritten.unwrap_or_default();
         let unwritten = unwritten.into_iter().map(|counted| Entry { run: String::new(), counted });
         runs.extend(unwritten.filter(|entry| counts(&entry.counted, entry.counted.at)));
         Ok(runs)
@@ -304,7 +312,10 @@ mod tests {
         let (_folder, ledger) = ledger(vec![]);
         let after = |turn_of: Option<&str>| {
             ledger.write(vec![run.clone()], turn_of).expect("writable");
-            let noted = |of: &str| entry(of, clock::wall(), 100, 11).counted;
+            let noted = |of: &str, written: Option<Timestamp>| {
+                assert_eq!(written, Some(run.counted.at), "what was noted before that is in it");
+                entry(of, clock::wall(), 100, 11).counted
+            };
             units(&ledger.take_over("b", noted).expect("readable")).iter().sum::<u64>()
         };
         assert_eq!((after(None), after(Some("b"))), (22, 22), "the turn was passed on");

@@ -7,8 +7,9 @@ use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
 use paceline::clock;
-use paceline_core::Timestamp;
+use paceline_core::{LONGEST_DURATION, Timestamp};
 
+use super::departed::notes_of;
 use super::ledger::{self, Ledger};
 use super::lock;
 use super::{IN_USE, NEXT, TURN};
@@ -16,9 +17,6 @@ use crate::call_notes::{self, CallNotes};
 
 /// How long the files of an unused account stay at least.
 const KEPT: Duration = Duration::from_hours(24);
-
-/// No configured limit has a longer window.
-const LONGEST_WINDOW: Duration = Duration::from_hours(366 * 24);
 
 /// Removes the files of such accounts. Files that cannot be read or removed stay.
 pub(super) fn unused(folder: &Path) {
@@ -72,8 +70,8 @@ fn remove(folder: &Path, name: &str) -> io::Result<()> {
 fn may_count(folder: &Path, name: &str, run: &str) -> bool {
     let now = clock::wall();
     let notes = CallNotes::beside(&folder.join(name)).read();
-    let mut of_run = notes.iter().filter(|note| note.key.split(' ').next() == Some(run));
-    of_run.any(|note| now.saturating_since(note.at()) < LONGEST_WINDOW)
+    // No configured limit has a longer window.
+    notes_of(run, &notes).any(|(_, note)| now.saturating_since(note.at()) < LONGEST_DURATION)
 }
 
 #[cfg(test)]

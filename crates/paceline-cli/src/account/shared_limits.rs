@@ -149,7 +149,7 @@ impl SharedLimits {
     /// Whether the ledger has earlier runs with calls that still count. Then the job's own copy of its counts is not used: the
     /// ledger includes it.
     pub(crate) fn know_earlier_runs(&self) -> bool {
-        let in_turns = |account: &SharedAccount| account.ledger.knows_runs(|run| account.departed.of(run));
+        let in_turns = |account: &SharedAccount| account.ledger.knows_runs(|run| account.departed.of(run, None));
         self.fleet.is_some() || self.account.as_ref().is_some_and(in_turns)
     }
 
@@ -252,7 +252,8 @@ impl SharedAccount {
         self.turn_wait.set(None);
         drop(next);
         beside_others(|| {
-            self.others = self.of_others(self.ledger.take_over(&self.run, |killed| self.departed.of(killed))?);
+            self.others =
+                self.of_others(self.ledger.take_over(&self.run, |killed, written| self.departed.of(killed, written))?);
             // From now on the others know that this run goes on after what it has written.
             self.departed.begin();
             if self.write(true) {

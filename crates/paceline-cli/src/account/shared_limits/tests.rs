@@ -2,7 +2,7 @@
 
 use std::io::{Seek as _, Write as _};
 
-use paceline::{Admit, Class, Cost, Dimension, Limits, Outcome, Quota, QuotaShape, Request, WaitCause};
+use paceline::{Admit, Class, Cost, Dimension, Limits, Outcome, Permit, Quota, QuotaShape, Request, WaitCause};
 
 use super::*;
 
@@ -141,6 +141,28 @@ async fn what_left_before_a_kill_counts_once_and_nothing_else_does() {
             next.account.as_mut().expect("shared").turn = None;
         }
     }
+}
+
+/// The kill comes when the counts are written, and the notes that they have are still there.
+#[tokio::test(start_paused = true)]
+async fn what_is_written_and_noted_at_a_kill_counts_once() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (mut killed, mut next) = (run(folder.path()), run(folder.path()));
+    take_turn(&mut killed).await;
+    let _permit = killed.limiter.try_acquire(call(&killed.limiter, 20)).inspect(Permit::departs).expect("room");
+    // What is noted in the millisecond in which the counts are made counts twice.
+    let noted = clock::wall();
+    while clock::wall() <= noted {
+        std::hint::spin_loop();
+    }
+    let account = killed.account.as_mut().expect("shared");
+    account.departed.turn();
+    account.note_own(&killed.limiter);
+    assert!(account.write(true));
+    account.turn = None;
+    take_turn(&mut next).await;
+    assert!(next.limiter.admit(&call(&next.limiter, 80)).is_now());
+    assert!(!next.limiter.admit(&call(&next.limiter, 81)).is_now());
 }
 
 #[tokio::test(start_paused = true)]
