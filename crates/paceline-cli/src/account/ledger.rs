@@ -36,6 +36,9 @@ const PARTS: u32 = 60;
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Entry {
     pub(super) run: String,
+    /// What the run noted before that is in what it had counted. The time of the counts themselves is read once they are made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) noted_until: Option<Timestamp>,
     #[serde(flatten)]
     pub(super) counted: LimiterState,
 }
@@ -102,11 +105,11 @@ impl Ledger {
         let (mut runs, turn_of) = self.read_or_set_aside()?;
         let killed = turn_of.filter(|name| name != run);
         let unwritten = killed.map(|killed| {
-            let written = runs.iter().find(|entry| entry.run == killed).map(|entry| entry.counted.at);
-            handed_on(noted(&killed, written), &runs)
+            let noted_until = runs.iter().find(|entry| entry.run == killed).and_then(|entry| entry.noted_until);
+            handed_on(noted(&killed, noted_until), &runs)
         });
         let unwritten = unwritten.unwrap_or_default();
-        let unwritten = unwritten.into_iter().map(|counted| Entry { run: String::new(), counted });
+        let unwritten = unwritten.into_iter().map(|counted| Entry { run: String::new(), noted_until: None, counted });
         runs.extend(unwritten.filter(|entry| counts(&entry.counted, entry.counted.at)));
         Ok(runs)
     }
@@ -212,7 +215,7 @@ fn join_oldest(runs: &mut Vec<Entry>) -> bool {
         });
         window.taken = parts.collect();
     }
-    runs.insert(0, Entry { run: String::new(), counted: newer });
+    runs.insert(0, Entry { run: String::new(), noted_until: None, counted: newer });
     true
 }
 
@@ -260,7 +263,8 @@ mod tests {
         let taken = vec![TakenState { ago: Duration::from_secs(1), units }];
         let account = LevelState { windows: vec![WindowState { quota, taken }], ..LevelState::default() };
         let pacer = PacerState { account, ..PacerState::default() };
-        Entry { run: run.to_owned(), counted: LimiterState { at, pacer } }
+        let noted_until = Some(Timestamp::from_millis(at.as_millis() - 1));
+        Entry { run: run.to_owned(), noted_until, counted: LimiterState { at, pacer } }
     }
 
     fn ledger(runs: Vec<Entry>) -> (tempfile::TempDir, Ledger) {
@@ -312,8 +316,8 @@ mod tests {
         let (_folder, ledger) = ledger(vec![]);
         let after = |turn_of: Option<&str>| {
             ledger.write(vec![run.clone()], turn_of).expect("writable");
-            let noted = |of: &str, written: Option<Timestamp>| {
-                assert_eq!(written, Some(run.counted.at), "what was noted before that is in it");
+            let noted = |of: &str, noted_until: Option<Timestamp>| {
+                assert_eq!(noted_until, run.noted_until, "what was noted before that is in it");
                 entry(of, clock::wall(), 100, 11).counted
             };
             units(&ledger.take_over("b", noted).expect("readable")).iter().sum::<u64>()

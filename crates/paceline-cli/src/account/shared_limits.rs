@@ -253,7 +253,7 @@ impl SharedAccount {
         drop(next);
         beside_others(|| {
             self.others =
-                self.of_others(self.ledger.take_over(&self.run, |killed, written| self.departed.of(killed, written))?);
+                self.of_others(self.ledger.take_over(&self.run, |killed, until| self.departed.of(killed, until))?);
             // From now on the others know that this run goes on after what it has written.
             self.departed.begin();
             if self.write(true) {
@@ -355,10 +355,11 @@ impl SharedAccount {
 
     /// Notes what this run has counted, for the ledger.
     fn note_own(&mut self, limiter: &Limiter) {
+        let noted_until = Some(clock::wall());
         if let Some(counted) = limiter.own_windows()
             && (self.own.is_some() || !counted.pacer.account.is_empty() || !counted.pacer.scopes.is_empty())
         {
-            self.own = Some(Entry { run: self.run.clone(), counted });
+            self.own = Some(Entry { run: self.run.clone(), noted_until, counted });
             self.outdated = true;
         }
     }

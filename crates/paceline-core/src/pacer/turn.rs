@@ -37,6 +37,11 @@ impl Turn {
         let Some(since) = self.yielded else { return Admit::Now };
         Admit::At { at: now + (now - since).max(SHORT), cause: WaitCause::Turn }
     }
+
+    /// The windows have changed, and the totals have not.
+    pub(super) fn windows_changed(&mut self) {
+        self.exported = None;
+    }
 }
 
 impl Pacer {

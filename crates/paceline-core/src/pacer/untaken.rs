@@ -76,6 +76,7 @@ impl Pacer {
             None if !self.take_anew(now, ticket.slot, place) => return self.give_back(now, ticket),
             None => {}
         }
+        self.turn.windows_changed();
         if let (_, Stage::InFlight { flight, .. }) = self.slots.at_mut(ticket.slot) {
             (flight.untaken, flight.counted) = (None, Some(now));
         }

@@ -166,6 +166,23 @@ fn each_part_of_a_tier_has_its_limits_for_itself_over_all_pacers() {
 }
 
 #[test]
+fn a_call_that_is_taken_late_is_late_for_the_others_too() {
+    let limits = Limits { quotas: vec![Quota::sliding(Dimension::Requests, 1, 10 * S)], burst: None };
+    let config = PacerConfig { limits, pace: Pace::Fixed, ..PacerConfig::default() };
+    let [mut first, mut second] = [(); 2].map(|()| Pacer::new(config.clone(), 1, Instant::ZERO).expect("sensible"));
+    let scope = first.scope("a");
+    let ticket = first.enqueue(at(1.0), Request::new(&scope, Cost::request())).expect("it fits");
+    first.take_later(ticket);
+    assert!(first.own_windows(at(1.0)).is_some(), "it is granted");
+    assert_eq!(first.take(at(4.0), ticket), None, "it leaves");
+    let told = first.own_windows(at(4.0)).expect("it counts from now on");
+    second.take_turn(at(4.0), &[(told, Duration::ZERO)]).expect("the present version");
+    let scope = second.scope("a");
+    let fits = |at| second.admit(at, &Request::new(&scope, Cost::request())).is_now();
+    assert_eq!([at(11.5), at(14.1)].map(fits), [false, true]);
+}
+
+#[test]
 fn each_part_of_a_tier_has_its_calls_in_flight_for_itself() {
     for pace in [Pace::Fixed, Pace::None, Pace::Aimd] {
         let config = PacerConfig { pace, ..PacerConfig::default() };

@@ -165,6 +165,28 @@ async fn what_is_written_and_noted_at_a_kill_counts_once() {
     assert!(!next.limiter.admit(&call(&next.limiter, 81)).is_now());
 }
 
+/// A call leaves when the counts are made, and before their time is read.
+#[tokio::test(start_paused = true)]
+async fn what_leaves_while_counts_are_made_counts() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (mut killed, mut next) = (run(folder.path()), run(folder.path()));
+    take_turn(&mut killed).await;
+    let account = killed.account.as_mut().expect("shared");
+    let sent =
+        |tokens| killed.limiter.try_acquire(call(&killed.limiter, tokens)).inspect(Permit::departs).expect("room");
+    let _first = sent(20);
+    account.departed.turn();
+    account.note_own(&killed.limiter);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    let _second = sent(40);
+    account.own.as_mut().expect("it has sent").counted.at = clock::wall() + Duration::from_millis(1);
+    assert!(account.write(true));
+    account.departed.forget();
+    account.turn = None;
+    take_turn(&mut next).await;
+    assert!(!next.limiter.admit(&call(&next.limiter, 41)).is_now());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_run_notes_what_leaves_in_its_turn_alone() {
     let folder = tempfile::tempdir().expect("a temporary folder");
