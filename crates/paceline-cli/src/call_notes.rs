@@ -19,16 +19,6 @@ pub(crate) const FILES: [&str; 2] = ["notes-1", "notes-2"];
 /// No file of notes becomes longer: it does where the counts cannot be written.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// What is noted of a call, where nothing else is said.
-const COUNTED: [Dimension; 6] = [
-    Dimension::Requests,
-    Dimension::Tokens,
-    Dimension::InputTokens,
-    Dimension::OutputTokens,
-    Dimension::Bytes,
-    Dimension::Money,
-];
-
 /// A line.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Note {
@@ -39,9 +29,9 @@ pub(crate) struct Note {
 }
 
 impl Note {
-    fn of(key: &str, cost: &Cost, counted: &[Dimension]) -> Self {
-        let units = counted.iter().map(|dimension| (dimension.as_str().to_owned(), cost.get(dimension)));
-        let units = units.filter(|(_, units)| *units > 0).collect();
+    fn of(key: &str, cost: &Cost) -> Self {
+        // All of them: the limits of the process that reads it may be others.
+        let units = cost.units().map(|(dimension, units)| (dimension.as_str().to_owned(), units)).collect();
         Self { key: key.to_owned(), at_ms: clock::wall().as_millis(), units }
     }
 
@@ -60,7 +50,6 @@ impl Note {
 #[derive(Debug)]
 pub(crate) struct CallNotes {
     paths: [PathBuf; 2],
-    counted: Vec<Dimension>,
     current: Mutex<Current>,
 }
 
@@ -82,12 +71,7 @@ impl CallNotes {
     /// The notes beside the file of the counts.
     pub(crate) fn beside(counts: &Path) -> Self {
         let paths = FILES.map(|extension| counts.with_extension(extension));
-        Self { paths, counted: COUNTED.to_vec(), current: Mutex::default() }
-    }
-
-    /// The same, of what these limits count.
-    pub(crate) fn counting(self, counted: Vec<Dimension>) -> Self {
-        Self { counted, ..self }
+        Self { paths, current: Mutex::default() }
     }
 
     /// Notes no call from now on. What is noted stays.
@@ -103,7 +87,7 @@ impl CallNotes {
 
     /// Notes a call. A disk that takes no line holds up none: that it takes no counts is told.
     pub(crate) fn add(&self, key: &str, cost: &Cost) {
-        let mut line = serde_json::to_vec(&Note::of(key, cost, &self.counted)).expect("numbers and words");
+        let mut line = serde_json::to_vec(&Note::of(key, cost)).expect("numbers and words");
         line.push(b'\n');
         let mut current = self.current();
         let Current { place, file, bytes, is_told, rests } = &mut *current;

@@ -36,7 +36,16 @@ pub enum Dimension {
     Named(Arc<str>),
 }
 
-/// Dimensions with a place of their own in a [`Cost`].
+/// Dimensions with a place of their own in a [`Cost`], in the order of [`Dimension::index`].
+const PLACES: [Dimension; BUILT_IN] = [
+    Dimension::Requests,
+    Dimension::Tokens,
+    Dimension::InputTokens,
+    Dimension::OutputTokens,
+    Dimension::ProjectTokens,
+    Dimension::Bytes,
+];
+
 const BUILT_IN: usize = 6;
 
 /// Many costs are of the first ones alone: requests and tokens.
@@ -148,6 +157,7 @@ impl fmt::Display for Dimension {
 /// assert_eq!(cost.get(&Dimension::Requests), 1);
 /// assert_eq!(cost.get(&Dimension::Tokens), 1_200);
 /// assert_eq!(cost.get(&Dimension::Bytes), 0);
+/// assert!(cost.units().eq([(Dimension::Requests, 1), (Dimension::Tokens, 1_200)]));
 ///
 /// let usage = Cost::zero().with(Dimension::Tokens, 900);
 /// assert_eq!(cost.settled(&usage), Cost::request().with(Dimension::Tokens, 900));
@@ -366,6 +376,12 @@ impl Cost {
         let mut apart = self.apart.clone();
         apart.iter_mut().for_each(|apart| apart.set_to_0());
         Self { built_in: [0; BUILT_IN], set: (1 << BUILT_IN) - 1, answer: Bound::Kept, mixed: false, learnt: 0, apart }
+    }
+
+    /// The dimensions of which it takes units.
+    pub fn units(&self) -> impl Iterator<Item = (Dimension, u64)> {
+        let built_in = PLACES.into_iter().zip(self.built_in);
+        built_in.chain(self.apart()).filter(|(_, units)| *units > 0)
     }
 
     /// The units that were set in dimensions without a place of their own.

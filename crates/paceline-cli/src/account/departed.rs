@@ -1,6 +1,5 @@
 //! What left of a run since it wrote its counts last, for the run that takes the turn of one that was killed.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -24,12 +23,9 @@ impl Departed {
     pub(super) fn beside(files: &Path, config: &PacerConfig) -> Self {
         let account = (Arc::from(""), config.limits.quotas.clone());
         let tiers = config.tiers.iter().map(|(name, limits)| (Arc::clone(name), limits.quotas.clone()));
-        let levels: Vec<_> = std::iter::once(account).chain(tiers).collect();
-        let quotas = levels.iter().flat_map(|(_, quotas)| quotas);
-        let counted: BTreeSet<_> = quotas.map(|quota| quota.dimension.clone()).collect();
-        let notes = CallNotes::beside(files).counting(counted.into_iter().collect());
+        let notes = CallNotes::beside(files);
         notes.rest();
-        Self { notes: Arc::new(notes), unforgotten: None, levels }
+        Self { notes: Arc::new(notes), unforgotten: None, levels: std::iter::once(account).chain(tiers).collect() }
     }
 
     /// Notes each call of a run as it leaves, while it [has](Self::begin) the turn.
@@ -38,10 +34,10 @@ impl Departed {
         limiter.note_departures(move |request| notes.add(&key(&run, request.scope.name()), &request.cost));
     }
 
-    /// What that run noted, of which it had `written` at that time what it had noted by then: the files may have it still.
-    pub(super) fn of(&self, run: &str, written: Option<Timestamp>) -> LimiterState {
+    /// What that run noted, but for what is in the counts that it wrote: the files may have it still.
+    pub(super) fn of(&self, run: &str, counted_until: Option<Timestamp>) -> LimiterState {
         let notes = self.notes.read();
-        let is_left = |(_, note): &(&str, &Note)| written.is_none_or(|written| note.at() >= written);
+        let is_left = |(_, note): &(&str, &Note)| counted_until.is_none_or(|until| note.at() >= until);
         let notes: Vec<_> = notes_of(run, &notes).filter(is_left).collect();
         let mut pacer = PacerState::default();
         for (level, quotas) in &self.levels {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use paceline::clock;
 use paceline_config::{Money, Upstream};
-use paceline_core::{Cost, Dimension, Instant, Limits, Pacer, Request, TooLarge};
+use paceline_core::{Cost, Instant, Limits, Pacer, Request, TooLarge};
 use paceline_providers::Usage;
 use paceline_store::{JournalError, LastFailure, Paths, Reader, ReportRow, Rows, RunLock, State};
 use serde_json::{Value, json};
@@ -470,19 +470,9 @@ impl Plan {
     }
 }
 
-/// What a request can cost.
-const COUNTED: [Dimension; 6] = [
-    Dimension::Requests,
-    Dimension::Tokens,
-    Dimension::ProjectTokens,
-    Dimension::InputTokens,
-    Dimension::OutputTokens,
-    Dimension::Bytes,
-];
-
 fn sum(a: &Cost, b: &Cost) -> Cost {
-    COUNTED.into_iter().fold(Cost::zero(), |sum, dimension| {
-        let units = a.get(&dimension).saturating_add(b.get(&dimension));
+    a.units().chain(b.units()).fold(Cost::zero(), |sum, (dimension, units)| {
+        let units = sum.get(&dimension).saturating_add(units);
         sum.with(dimension, units)
     })
 }
