@@ -2,6 +2,7 @@
 
 mod columns;
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::time::Duration;
 
@@ -69,6 +70,11 @@ pub(crate) fn spans(span: Duration) -> String {
         0 => format!("{whole} s ({})", duration(span)),
         millis => format!("{whole}.{millis:03} s ({})", duration(span)),
     }
+}
+
+/// A word as a shell takes it. Only one with a NUL byte cannot be quoted.
+pub(crate) fn shell_word(word: &str) -> String {
+    shlex::try_quote(word).map_or_else(|_| printable(word).into_owned(), Cow::into_owned)
 }
 
 /// A noun with its number: `1 item`, `2 items`.

@@ -129,7 +129,7 @@ impl JobEnd {
         }
         lines.push(format!(
             "all results, in the order of the input: paceline collect --store URL --job {} -o all.jsonl",
-            quoted(&whole.name)
+            text::shell_word(&whole.name)
         ));
         lines
     }
@@ -174,10 +174,6 @@ pub(crate) fn twice(lines: u64) -> Option<String> {
             text::counted(lines, "line")
         )
     })
-}
-
-fn quoted(name: &str) -> String {
-    shlex::try_quote(name).map_or_else(|_| text::printable(name).into_owned(), std::borrow::Cow::into_owned)
 }
 
 /// What the status line of a host says of the store and of the job.

@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use paceline_providers::secrets::{SECRET, hidden, hidden_header};
 
 use crate::database;
+use crate::text::shell_word;
 
 /// Flags that have done their work: given again they would undo what was done, or allow another change.
 const ONCE: [&str; 3] = ["--overwrite", "--retry-failed", "--accept-changed-input"];
@@ -30,7 +31,7 @@ pub(crate) fn for_its_hosts(words: impl IntoIterator<Item = OsString>) -> String
 fn without(words: impl IntoIterator<Item = OsString>, once_with_value: &[&str]) -> String {
     let mut words = words.into_iter().map(|word| word.to_string_lossy().into_owned());
     let program = words.next().unwrap_or_else(|| "paceline".to_owned());
-    let mut line = quoted(&program);
+    let mut line = shell_word(&program);
     let (mut variables, mut before) = (Vec::new(), String::new());
     while let Some(word) = words.next() {
         if once_with_value.contains(&word.as_str()) {
@@ -44,7 +45,7 @@ fn without(words: impl IntoIterator<Item = OsString>, once_with_value: &[&str]) 
         line.push(' ');
         line += &match without_secret(&before, &word) {
             _ if is_pipe(&word) => "-".to_owned(),
-            None => quoted(&word),
+            None => shell_word(&word),
             Some((without, name)) => with_variable(&without, &unused(name, &mut variables)),
         };
         before = word;
@@ -123,11 +124,6 @@ fn with_variable(without: &str, name: &str) -> String {
     let escape = |c: char| ['\\'].into_iter().filter(move |_| "\\\"$`".contains(c)).chain([c]);
     let escaped: String = without.chars().flat_map(escape).collect();
     format!("\"{}\"", escaped.replace(SECRET, &format!("${{{name}:?}}")))
-}
-
-fn quoted(word: &str) -> String {
-    // Only a NUL byte cannot be quoted, and no argument can hold one.
-    shlex::try_quote(word).map_or_else(|_| word.to_owned(), Into::into)
 }
 
 #[cfg(test)]

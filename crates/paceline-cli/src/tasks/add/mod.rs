@@ -21,6 +21,7 @@ use crate::args::{Everywhere, duration};
 use crate::database::not_begun;
 use crate::exit::{Failure, Status};
 use crate::lines::not_sent::NotSent;
+use crate::text::shell_word;
 use crate::{logging, output, text};
 use file::Items;
 use hosts::Hosts;
@@ -90,7 +91,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     }
     let mut tally = Tally::default();
     let key = item.key.clone();
-    tally.count(&store.insert(vec![item]).await.map_err(|error| nothing_added(not_begun(error)))?);
+    tally.count(&store.insert(vec![item]).await.map_err(|error| not_added(error, &key))?);
     if args.json {
         print(&tally, Some(&key), true)?;
     } else if made {
@@ -170,19 +171,31 @@ fn nothing_added(why: Failure) -> Failure {
     }
 }
 
+/// Why that item was not added, or may not have been.
+fn not_added(error: WorkError, key: &str) -> Failure {
+    match error.is_unreachable() {
+        true => Failure::interrupted(format!(
+            "the item may be in the store, or may not: {error}; add it again with --key {}, which adds it once",
+            shell_word(key)
+        )),
+        false => nothing_added(not_begun(error)),
+    }
+}
+
 /// Why only those of `all` items were added that the tally has.
 fn not_all_added(error: WorkError, tally: &Tally, all: u64) -> Failure {
     let there = tally.added + tally.known.values().sum::<u64>();
-    if there == 0 {
+    if there == 0 && !error.is_unreachable() {
         return nothing_added(not_begun(error));
     }
     let (there, all) = (text::count(there), text::counted(all, "item"));
+    let are = if error.is_unreachable() { "are known to be" } else { "are" };
     let what_follows = match error.is_disk_full() {
         // What to do about that it says itself.
         true => ", which adds the rest",
         false => "; add the same file again, which adds the rest",
     };
-    Failure::interrupted(format!("{there} of {all} are in the store: {error}{what_follows}"))
+    Failure::interrupted(format!("{there} of {all} {are} in the store: {error}{what_follows}"))
 }
 
 fn progress(bytes: u64, quiet: bool) -> ProgressBar {
@@ -283,5 +296,20 @@ fn group(text: &str) -> Result<String, String> {
     match name(text)?.as_str() {
         ACCOUNT => Err(format!("{ACCOUNT} stands for all groups")),
         group => Ok(group.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_item_that_may_have_been_added_is_told_with_its_key() {
+        let silent = || WorkError::Silent { action: "add", server: "db".into(), waited: Duration::from_secs(30) };
+        let why = not_added(silent(), "a key").to_string();
+        assert!(why.starts_with("the item may be in the store, or may not: "), "{why}");
+        assert!(why.ends_with("; add it again with --key 'a key', which adds it once"), "{why}");
+        let why = not_all_added(silent(), &Tally::default(), 5).to_string();
+        assert!(why.starts_with("0 of 5 items are known to be in the store: "), "{why}");
     }
 }
