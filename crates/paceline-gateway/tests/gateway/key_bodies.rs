@@ -9,7 +9,7 @@ use flate2::write::GzEncoder;
 use paceline_gateway::{Bounds, ClientConfig, Clients, KeyHash};
 use tokio::sync::Mutex;
 
-use crate::support::{NO_KEY, Served, answer, client, counted, serve_to, upstream};
+use crate::support::{KEY_WITH_SIGNS, NO_KEY, Served, answer, client, counted, serve_to, upstream};
 use crate::{OK, bounds};
 
 const LARGEST: usize = 20_000;
@@ -370,6 +370,32 @@ async fn a_key_in_two_pieces_of_a_stream_is_found_and_no_range_cuts_it_in_two() 
     let fields = [("range", "bytes=0-7"), ("if-range", "\"x\"")];
     let (code, text) = status(&served, "free", "GET", "/v1/models", &fields, Vec::new()).await;
     assert_eq!((code, &*text), (200, "data: false [key]*********** a3f8\n\n"));
+}
+
+/// A key in the spellings of encoders, each of which a server may cut at any byte.
+#[tokio::test]
+async fn an_escaped_key_in_two_pieces_of_a_success_is_found() {
+    for said in [
+        r"a3f8\/c9d2+e1b04711",
+        r"\u00613f8\\/c9d2\u002Be1b04711",
+        "a3f8%2Fc9d2%252Be1b04711",
+        "a3f8&#x2F;c9d2&plus;e1b04711",
+        r"YTNmOC9jOWQyK2UxYjA0NzEx",
+    ] {
+        let api = upstream(move |request: Request| async move {
+            let at: usize = request.uri().query().and_then(|at| at.parse().ok()).expect("a number");
+            let pieces = [format!("data: is {}", &said[..at]), format!("{}\n\n", &said[at..])];
+            let pieces = futures_util::stream::iter(pieces.map(Ok::<_, std::io::Error>));
+            answer(200, &[("content-type", "text/event-stream")], axum::body::Body::from_stream(pieces))
+        });
+        let served = Served::new(api.await, KEY_WITH_SIGNS, bounds(|_| {}));
+        serve_to(&served, vec![client("free", &[])]);
+        let expected = format!("data: is [key]{}\n\n", "*".repeat(said.len() - 5));
+        for at in 1..said.len() {
+            let got = status(&served, "free", "GET", &format!("/v1/models?{at}"), &[], Vec::new()).await;
+            assert_eq!(got, (200, expected.clone()), "{said} cut at {at}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -77,6 +77,9 @@ where
 /// A setting of an upstream without a key of its own.
 pub(crate) const NO_KEY: &str = "# its clients have keys";
 
+/// A setting of an upstream whose key has signs that encoders escape.
+pub(crate) const KEY_WITH_SIGNS: &str = "# Bearer a3f8/c9d2+e1b04711";
+
 /// Settings of an upstream that is called with TLS.
 pub(crate) const HTTPS: &str = "# https\n";
 
@@ -88,7 +91,7 @@ pub(crate) fn backend(name: &str, at: SocketAddr, settings: &str, bounds: &Bound
     let config = Config::parse("test.toml".as_ref(), &text, Environment::default(), Overrides::default());
     let mut configured = config.and_then(|config| config.upstream()).expect("a right configuration");
     configured.pacer.background = configured.background;
-    let mut key = HeaderValue::from_static(KEY);
+    let mut key = HeaderValue::from_static(if settings.contains(KEY_WITH_SIGNS) { &KEY_WITH_SIGNS[2..] } else { KEY });
     key.set_sensitive(true);
     let has_key = !settings.contains(NO_KEY);
     let headers = has_key.then_some((http::header::AUTHORIZATION, key)).into_iter().collect();

@@ -85,17 +85,24 @@ impl Secrets {
         })
     }
 
-    /// How many bytes at the end of a part may be the beginning of a key, as it is, whose rest is in the next part.
+    /// How many bytes at the end of a part may be the beginning of a key, as it is or in escapes, whose rest is in the next part.
     pub fn begun_in(&self, part: &[u8]) -> usize {
         let begun = |key: &[u8]| {
             let longest = part.len().min(key.len().saturating_sub(1));
             (1..=longest).rev().find(|len| part.last() == Some(&key[len - 1]) && part.ends_with(&key[..*len]))
         };
-        self.keys.iter().filter_map(|key| begun(key.whole.needle())).max().unwrap_or(0)
+        let keys = || self.keys.iter().map(|key| key.whole.needle());
+        let as_it_is = keys().filter_map(begun).max().unwrap_or(0);
+        let longest = self.keys.first().map_or(0, |key| spelling::longest_spelling(key.whole.needle().len()));
+        let end = &part[part.len() - part.len().min(longest)..];
+        if !self.escapes.may_be_in(end) {
+            return as_it_is;
+        }
+        keys().map(|key| spelling::begun_in(key, end)).max().unwrap_or(0).max(as_it_is)
     }
 
     /// A body in which `mark` writes something for so many bytes of a key. Keys that are cut off come after the whole ones: one
-    /// key may begin as another.
+    /// key may begin as another. What may go on in the next part is not cut off.
     fn replaced_in(&self, body: Bytes, is_last: bool, mark: impl Fn(usize, &mut Vec<u8>) + Copy) -> Bytes {
         if body.len() < self.shortest() {
             return body;
@@ -107,9 +114,11 @@ impl Secrets {
         let is_spelled = |key: &Spelling| spelling::find(key.head.needle(), &body).is_some();
         if self.escapes.are_in(&body) && keys.iter().any(is_spelled) {
             body = each(body, &|key, text| spelling::find(key.whole.needle(), text));
-            body = each(body, &|key, text| key.cut_in_escapes(text, is_last));
+            let begun = if is_last { 0 } else { self.begun_in(&body) };
+            body = each(body, &|key, text| before(begun, text, key.cut_in_escapes(text, is_last)));
         }
-        if is_begun { each(body, &|key, text| key.cut_in(text, is_last)) } else { body }
+        let begun = if is_last || !is_begun { 0 } else { self.begun_in(&body) };
+        if is_begun { each(body, &|key, text| before(begun, text, key.cut_in(text, is_last))) } else { body }
     }
 
     /// The fewest bytes that are hidden.
@@ -148,6 +157,12 @@ impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Secrets").field("spellings", &self.keys.len()).finish_non_exhaustive()
     }
+}
+
+/// What of a place stands before the last bytes of a text, so many of which may go on in the next part.
+fn before(begun: usize, text: &[u8], place: Option<Range<usize>>) -> Option<Range<usize>> {
+    let end = text.len().saturating_sub(begun);
+    place.filter(|place| place.start < end).map(|place| place.start..place.end.min(end))
 }
 
 /// A key where it stands letter by letter. A backslash before it is part of an escape.
@@ -414,6 +429,13 @@ mod tests {
             ("is sk-secret-", "is sk-secret-", 10),
             ("kiosk", "kiosk", 2),
             ("s", "s", 1),
+            ("is \\u0073k-sec", "is \\u0073k-sec", 11),
+            ("is sk%2dsecret%2", "is sk%2dsecret%2", 13),
+            ("sk-secret\\u", "sk-secret\\u", 11),
+            ("is &#115", "is &#115", 5),
+            ("is \\\\", "is \\\\", 2),
+            ("sk-secret%2Da \\n", "sk-secret%2Da \\n", 0),
+            ("a line\\nof words.", "a line\\nof words.", 0),
         ] {
             let kept = secrets.masked_in(Bytes::from_static(part.as_bytes()), false);
             assert_eq!((&*kept, kept.len()), (masked.as_bytes(), part.len()), "{part}");

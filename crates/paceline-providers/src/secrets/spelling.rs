@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
-use memchr::memchr3;
+use memchr::{memchr3, memrchr3};
 
 /// The key in base64, alone and behind other bytes: of each only those letters that no neighbour has a part in.
 pub(super) fn in_base64(key: &[u8]) -> impl Iterator<Item = Vec<u8>> + use<> {
@@ -30,6 +30,12 @@ pub(super) fn in_hexadecimal(key: &[u8]) -> impl Iterator<Item = Vec<u8>> + use<
 pub(super) fn in_wide_letters(key: &[u8]) -> impl Iterator<Item = Vec<u8>> + use<> {
     let apart = |zeros: usize| key.iter().map(|letter| vec![*letter]).collect::<Vec<_>>().join(&[0; 3][..zeros]);
     [apart(1), apart(3)].into_iter()
+}
+
+/// The most bytes in which programs spell so many letters of a key: `&` takes 9 in `&amp;amp;`, and 13 in JSON in JSON in JSON,
+/// as `\\\\\\\\u0026`.
+pub(super) const fn longest_spelling(letters: usize) -> usize {
+    letters * 16
 }
 
 /// Which bytes of keys an escape may stand for.
@@ -70,6 +76,11 @@ impl Escapes {
         false
     }
 
+    /// The same of a text that goes on, where an escape may be cut off.
+    pub(super) fn may_be_in(&self, text: &[u8]) -> bool {
+        self.are_in(text) || memrchr3(b'\\', b'%', b'&', text).is_some_and(|at| is_cut_off(&text[at..]))
+    }
+
     fn has(&self, char: char) -> bool {
         let mut buffer = [0; 4];
         char.encode_utf8(&mut buffer).bytes().all(|byte| self.0[usize::from(byte)])
@@ -107,7 +118,23 @@ pub(super) fn find(key: &[u8], text: &[u8]) -> Option<Range<usize>> {
 
 /// How much of a text's beginning spells the key, or its longest beginning that is there, as for [`find`].
 pub(super) fn begun_at(key: &[u8], text: &[u8]) -> usize {
-    longest(&without_backslashes(key), text).1
+    longest(&without_backslashes(key), text).len
+}
+
+/// How many bytes at the end of a text may begin to spell the key, where the rest is in the next part.
+pub(super) fn begun_in(key: &[u8], text: &[u8]) -> usize {
+    let key = without_backslashes(key);
+    let Some(first) = key.first() else { return 0 };
+    let mut from = text.len().saturating_sub(longest_spelling(key.len()));
+    let may_begin = |byte: &u8| byte == first || matches!(byte, b'\\' | b'%' | b'&');
+    while let Some(at) = text[from..].iter().position(may_begin) {
+        let at = from + at;
+        if longest(&key, &text[at..]).goes_on {
+            return text.len() - at;
+        }
+        from = at + backslashes(&text[at..]).max(1);
+    }
+    0
 }
 
 fn without_backslashes(key: &[u8]) -> Vec<u8> {
@@ -131,24 +158,35 @@ fn backslashes(text: &[u8]) -> usize {
 
 /// How much of a text's beginning spells the key.
 fn spelled(key: &[u8], text: &[u8]) -> Option<usize> {
-    let (read, at) = longest(key, text);
-    (read == key.len()).then_some(at)
+    let read = longest(key, text);
+    (read.letters == key.len()).then_some(read.len)
 }
 
-/// How much of the key a text's beginning spells at most, and how much of the text that takes. A key may hold what looks like an
+/// What a text's beginning spells of a key.
+#[derive(Default)]
+struct Read {
+    letters: usize,
+    /// So much of the text spells them.
+    len: usize,
+    /// The text ends before the key does, or in an escape.
+    goes_on: bool,
+}
+
+/// How much of the key a text's beginning spells at most. A key may hold what looks like an
 /// escape: `%20` in a text is then its `%20`, and `%2520` too, where in another key both are a blank. All readings are tried; the
 /// next letter of the key ends most of them.
-fn longest(key: &[u8], text: &[u8]) -> (usize, usize) {
+fn longest(key: &[u8], text: &[u8]) -> Read {
     let (mut next, mut others, mut seen) = (Some((0, 0)), Vec::new(), BTreeSet::new());
-    let mut most = (0, 0);
+    let mut most = Read::default();
     while let Some((read, at)) = next {
-        if read > most.0 {
-            most = (read, at);
+        if read > most.letters {
+            (most.letters, most.len) = (read, at);
         }
         let (rest, text) = (&key[read..], &text[at..]);
         if rest.is_empty() {
             break;
         }
+        most.goes_on |= is_cut_off(text);
         next = match text.first() {
             Some(b'\\') => Some((read, at + 1)),
             Some(byte) if *byte == rest[0] => Some((read + 1, at + 1)),
@@ -186,6 +224,23 @@ fn escapes(text: &[u8]) -> impl Iterator<Item = (char, usize)> {
     layers.take(LAYERS)
 }
 
+/// Whether a text ends here, or in an escape: what it stands for, the next part tells.
+fn is_cut_off(text: &[u8]) -> bool {
+    let Some(first) = text.first() else { return true };
+    let itself = (char::from(*first), 1);
+    std::iter::once(itself).chain(escapes(text)).any(|(lead, taken)| {
+        let behind = &text[taken..];
+        let are_digits = |digits: &[u8], all| digits.len() < all && digits.iter().all(u8::is_ascii_hexdigit);
+        match (lead, behind) {
+            ('%', digits) | ('\\', [b'x', digits @ ..]) => are_digits(digits, 2),
+            ('\\', [b'u', digits @ ..]) => are_digits(digits, 4),
+            ('\\', []) => true,
+            ('&', name) => name.len() < LONGEST_NAME && name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'#'),
+            _ => false,
+        }
+    })
+}
+
 /// What stands behind the first letter of an escape stands for, and the length of that.
 fn stands_for(lead: char, behind: &[u8]) -> Option<(char, usize)> {
     let code = |text, digits| hexadecimal(text, digits).and_then(char::from_u32);
@@ -200,6 +255,10 @@ fn stands_for(lead: char, behind: &[u8]) -> Option<(char, usize)> {
         _ => None,
     }
 }
+
+/// So many bytes of a reference are read behind its `&`: the largest number of a character has seven digits, and zeros may stand
+/// before them.
+const LONGEST_NAME: usize = 12;
 
 /// The character of a reference behind its `&`, and the length of that.
 fn named(text: &[u8]) -> Option<(char, usize)> {
@@ -222,8 +281,7 @@ fn named(text: &[u8]) -> Option<(char, usize)> {
         (b"commat", '@'),
         (b"ast", '*'),
     ];
-    // The largest number of a character has seven digits; zeros may stand before them.
-    let end = text.iter().take(12).position(|byte| *byte == b';')?;
+    let end = text.iter().take(LONGEST_NAME).position(|byte| *byte == b';')?;
     let char = match &text[..end] {
         [b'#', b'x' | b'X', code @ ..] => hexadecimal(code, code.len()).and_then(char::from_u32),
         [b'#', code @ ..] => str::from_utf8(code).ok()?.parse().ok().and_then(char::from_u32),
