@@ -130,6 +130,34 @@ pub(crate) struct ViaArgs {
     pub(crate) fleet: Option<String>,
 }
 
+/// Limits that are told.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct LimitArgs {
+    /// A limit of the provider: 500rpm, '10 rps', '200k tpm', '90 per 10s', '50 concurrent'; may be repeated. Calls
+    /// share it by host and key over all your jobs on this machine; jobs that run at once take turns
+    #[arg(help_heading = PACE, long, value_name = "LIMIT", allow_hyphen_values = true)]
+    pub(crate) limit: Vec<String>,
+    /// Requests a minute: as --limit Nrpm
+    #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
+    pub(crate) rpm: Option<String>,
+    /// Tokens a minute: as --limit Ntpm
+    #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
+    pub(crate) tpm: Option<String>,
+}
+
+impl LimitArgs {
+    /// Beside what else is to be overridden.
+    pub(crate) fn over(self, others: Overrides) -> Overrides {
+        Overrides { limits: self.limit, rpm: self.rpm, tpm: self.tpm, ..others }
+    }
+
+    /// The first of them that is given.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        let flags = [(!self.limit.is_empty(), "--limit"), (self.rpm.is_some(), "--rpm"), (self.tpm.is_some(), "--tpm")];
+        flags.into_iter().find_map(|(given, flag)| given.then_some(flag))
+    }
+}
+
 /// Which upstream, and under which limits.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct UpstreamArgs {
@@ -141,16 +169,8 @@ pub(crate) struct UpstreamArgs {
     pub(crate) through: ViaArgs,
     #[command(flatten)]
     pub(crate) access: AccessArgs,
-    /// A limit of the provider: 500rpm, '10 rps', '200k tpm', '90 per 10s', '50 concurrent'; may be repeated. It
-    /// holds for host and key over all your jobs on this machine; jobs that run at once take turns
-    #[arg(help_heading = PACE, long, value_name = "LIMIT", allow_hyphen_values = true)]
-    pub(crate) limit: Vec<String>,
-    /// Requests a minute: as --limit Nrpm
-    #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
-    pub(crate) rpm: Option<String>,
-    /// Tokens a minute: as --limit Ntpm
-    #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
-    pub(crate) tpm: Option<String>,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
     /// Calls that share a pace: those of a model, an endpoint (one path), a host (lines may name any host; others get no key), a
     /// group (metadata.label of the line), a table, or all [default: what the provider limits together, for a generic API all]
     #[arg(help_heading = PACE, long, value_name = "WHAT", value_parser = Offered(scope_names), hide_possible_values = true)]

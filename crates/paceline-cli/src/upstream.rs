@@ -147,10 +147,7 @@ pub(crate) fn overrides_of(args: &UpstreamArgs) -> Overrides {
         upstream: args.upstream,
         via: args.through.via,
         fleet: args.through.fleet,
-        limits: args.limit,
-        rpm: args.rpm,
         scope: args.scope,
-        tpm: args.tpm,
         burst: args.burst,
         concurrency: args.concurrency,
         max_retries: args.max_retries,
@@ -159,7 +156,7 @@ pub(crate) fn overrides_of(args: &UpstreamArgs) -> Overrides {
         deadline: args.deadline,
         ..Overrides::default()
     };
-    args.access.over(overrides)
+    args.access.over(args.limits.over(overrides))
 }
 
 /// The same, with flags of one's own.

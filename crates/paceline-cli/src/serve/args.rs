@@ -15,7 +15,7 @@ use paceline_providers::is_loopback;
 use super::certificate;
 use super::keys::KeysArgs;
 use super::lift_holds::LiftArgs;
-use crate::args::{AccessArgs, Everywhere, Offered, PACE, UPSTREAM};
+use crate::args::{AccessArgs, Everywhere, LimitArgs, Offered, PACE, UPSTREAM};
 use crate::exit::Failure;
 use crate::upstream;
 
@@ -89,9 +89,8 @@ pub(crate) struct Flags {
     /// (docs/fleet.md)
     #[arg(help_heading = PACE, long, value_name = "URL")]
     fleet: Option<String>,
-    /// A limit of the provider: 500rpm, '10 rps', '200k tpm', '90 per 10s', '50 concurrent'; may be repeated
-    #[arg(help_heading = PACE, long, value_name = "LIMIT", allow_hyphen_values = true)]
-    limit: Vec<String>,
+    #[command(flatten)]
+    limits: LimitArgs,
     /// Most calls in flight at once [default: 512 under the pace auto, else 50]
     #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
     concurrency: Option<String>,
@@ -268,24 +267,19 @@ impl Flags {
     }
 
     fn overrides(&self) -> Overrides {
-        let limits = Overrides {
+        let others = Overrides {
             fleet: self.fleet.clone(),
-            limits: self.limit.clone(),
             concurrency: self.concurrency.clone(),
             max_retries: self.max_retries.clone(),
             ..Overrides::default()
         };
-        self.access.clone().over(limits)
+        self.access.clone().over(self.limits.clone().over(others))
     }
 
     /// A flag that can only be meant for one upstream.
     fn flag_for_one(&self) -> Option<&'static str> {
-        let flags = [
-            (!self.limit.is_empty(), "--limit"),
-            (self.concurrency.is_some(), "--concurrency"),
-            (self.max_retries.is_some(), "--max-retries"),
-        ];
+        let flags = [(self.concurrency.is_some(), "--concurrency"), (self.max_retries.is_some(), "--max-retries")];
         let own = flags.into_iter().find_map(|(given, flag)| given.then_some(flag));
-        own.or_else(|| self.access.given())
+        self.limits.given().or(own).or_else(|| self.access.given())
     }
 }

@@ -103,6 +103,7 @@ fn what_it_cannot_serve_it_refuses_before_it_listens() {
         (&["--listen", "0.0.0.0:4747"][..], "--listen 0.0.0.0:4747: others could spend your key there"),
         (&["--listen", &taken, "--base-url", &server.url()], "another program listens there"),
         (&["--config", "two.toml", "--limit", "5rpm"], "--limit is for one upstream, and there are 2: a, b"),
+        (&["--config", "two.toml", "--rpm", "5"], "--rpm is for one upstream, and there are 2: a, b"),
         (&["--config", "two.toml", "--max-retries", "1"], "set it in paceline.toml (retry.max_retries), or choose"),
         (&["--upstream", "openai"], "OPENAI_API_KEY is not set"),
         (&["--config", "v1.toml"], "upstream.v1: the gateway answers /v1 itself; expected another name than healthz"),

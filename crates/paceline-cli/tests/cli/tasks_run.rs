@@ -127,7 +127,7 @@ const NOTE: &str = "echo $PACELINE_KEY $PACELINE_ATTEMPT >> log; ";
 fn a_command_gets_its_item_and_nothing_else() {
     let store = Store::of(&["a key"]);
     let script = "echo \"$PACELINE_KEY|$PACELINE_ATTEMPT|$PACELINE_GROUP|$(cat)\" >> log; test $PACELINE_ATTEMPT = 2";
-    let Ran { code, summary, log } = store.run(&[], script);
+    let Ran { code, summary, log } = store.run(&["-v"], script);
     assert_eq!(code, 0, "{log}");
     assert_eq!(store.log(), ["a key|1|default|\"a key\"", "a key|2|default|\"a key\""]);
     assert_eq!((&summary["status"], &summary["calls"], &summary["resends"]), (&json!("SUCCESS"), &json!(2), &json!(1)));
@@ -166,7 +166,7 @@ fn each_end_of_a_command_means_something() {
         ("echo '{\"class\"'; exit 1", 2, "the last line of standard output is no JSON"),
     ] {
         let store = Store::of(&["k"]);
-        let Ran { code, summary, log } = store.run(&["--max-retries", "1"], &format!("{NOTE}{script}"));
+        let Ran { code, summary, log } = store.run(&["-v", "--max-retries", "1"], &format!("{NOTE}{script}"));
         assert_eq!((code, &summary["status"], store.log().len()), (1, &json!("FAILED"), tries), "{script}: {log}");
         assert!(log.contains(expected), "{script}: {log}");
     }
@@ -478,7 +478,8 @@ fn bad_usage_begins_nothing() {
         (&["--first-delay", "10m", "--cap", "5m", "--", "true"], "--first-delay"),
         (&["--multiplier", "0.5", "--", "true"], "multiplier"),
         (&["--limit", "fast", "--", "true"], "fast"),
-        (&["--limit", "200k tpm", "--", "true"], "cannot apply to a command"),
+        (&["--tpm", "200k", "--", "true"], "cannot apply to a command"),
+        (&["--workers", "0", "--", "true"], "--concurrency"),
         (&["--stay", "--every", "1h", "--", "true"], "cannot be used with"),
         (&["--judge", "./no-such-judge", "--", "true"], "./no-such-judge"),
         (&["--summary", "no/such/folder", "--", "true"], "no/such/folder"),

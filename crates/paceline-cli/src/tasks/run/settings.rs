@@ -11,7 +11,9 @@ use paceline_core::{Backoff, Concurrency, Dimension, Growth, Jitter};
 use paceline_store::work::{Idle, OverBound, SchedulerConfig};
 
 use super::shutdown::GRACE;
-use crate::args::{AccessArgs, Everywhere, Expect, Offered, UPSTREAM, ViaArgs, as_flags, count, duration, some_time};
+use crate::args::{
+    AccessArgs, Everywhere, Expect, LimitArgs, Offered, PACE, UPSTREAM, ViaArgs, as_flags, count, duration, some_time,
+};
 use crate::exit::Failure;
 use crate::fallback::FallbackArgs;
 use crate::process::KILL_AFTER;
@@ -22,7 +24,6 @@ use crate::upstream;
 const WORK: &str = "Work";
 const RETRIES: &str = "Retries";
 const BOUNDS: &str = "Bounds of this run";
-const PACE: &str = "Pace";
 
 /// Items in flight at once where no flag says how many: no more than so many.
 const PLACES: u32 = 10;
@@ -48,7 +49,7 @@ pub(crate) struct Args {
     #[arg(help_heading = WORK, long, short, value_name = "OUT")]
     pub(super) output: Option<PathBuf>,
     /// Most items in flight at once [default: 10, or what the configuration allows if that is fewer]
-    #[arg(help_heading = WORK, long, value_name = "N", value_parser = places)]
+    #[arg(help_heading = WORK, long, visible_alias = "workers", value_name = "N", value_parser = places)]
     concurrency: Option<NonZeroUsize>,
     /// How long one try may take
     #[arg(help_heading = WORK, long, value_name = "DURATION", default_value = "600s", value_parser = some_time)]
@@ -105,10 +106,8 @@ pub(crate) struct Args {
     /// Wait for more work when everything has ended, until Ctrl-C
     #[arg(help_heading = BOUNDS, long, conflicts_with_all = ["every", "max_wait"])]
     pub(super) stay: bool,
-    /// A limit: 500rpm, '10 rps', '90 per 10s', '50 concurrent', with --http '200k tpm'; may be repeated. With
-    /// --http it holds for host and key over all your jobs on this machine; jobs that run at once take turns
-    #[arg(help_heading = PACE, long, value_name = "LIMIT", allow_hyphen_values = true)]
-    limit: Vec<String>,
+    #[command(flatten)]
+    limits: LimitArgs,
     /// Calls that share a pace: those of a model, an endpoint (one path), a host (payloads may name any host; others get no key),
     /// a group (of the item), a table, or all [default: what the provider limits together, for a generic API the group,
     /// without one the first part of the path]
@@ -247,14 +246,13 @@ impl Args {
             upstream: self.upstream.clone(),
             via: self.through.via.clone(),
             fleet: self.through.fleet.clone(),
-            limits: self.limit.clone(),
             scope: self.scope.clone(),
             burst: self.burst.clone(),
             concurrency: self.concurrency.map(|places| places.to_string()),
             pace: self.pace.clone(),
             ..Overrides::default()
         };
-        let overrides = self.access.clone().over(overrides);
+        let overrides = self.access.clone().over(self.limits.clone().over(overrides));
         let mut upstream = if self.http {
             let upstream = upstream::configured(overrides, everywhere)?;
             match &self.expect {
@@ -338,5 +336,18 @@ mod tests {
         }
         let (twice, _) = of("", &["--limit", "8 concurrent", "--concurrency", "9"]);
         assert!(twice.is_err(), "two numbers for one thing");
+    }
+
+    #[test]
+    fn limits_are_told_as_to_a_run() {
+        let url = ["run", "--store", "w.db", "--http", "--base-url", "http://localhost:1"];
+        let of = |flags: &[&str]| {
+            let Typed { args, everywhere } = Typed::try_parse_from(url.iter().chain(flags)).expect("flags");
+            let upstream = args.upstream(&everywhere).expect("limits");
+            (upstream.pacer.limits.quotas, args.policy().expect("sensible").concurrency)
+        };
+        let told = of(&["--limit", "500rpm", "--limit", "200k tpm", "--concurrency", "7"]);
+        assert_eq!((told.0.len(), told.1), (2, 7));
+        assert_eq!(of(&["--rpm", "500", "--tpm", "200k", "--workers", "7"]), told);
     }
 }
