@@ -220,6 +220,9 @@ impl StatusText {
         if for_long > 0 {
             details.push(format!("{} refused for a long time", text::count(for_long)));
         }
+        if figures.totals.retries > 0 {
+            details.push(format!("{} sent again after errors", text::count(figures.totals.retries)));
+        }
         if figures.fallback > 0 {
             details.push(format!("{} by the fallback", text::count(figures.fallback)));
         }
@@ -331,34 +334,60 @@ fn fitting(parts: &[String], width: usize) -> String {
 mod tests {
     use paceline_core::{Pacer, PacerConfig};
 
+    use paceline_config::Money;
+
     use super::*;
+
+    fn limits() -> Snapshot {
+        Pacer::new(PacerConfig::default(), 1, Instant::ZERO).expect("the defaults").snapshot(Instant::ZERO)
+    }
+
+    fn view<'a>(figures: &'a Counters, limits: &'a Snapshot) -> View<'a> {
+        View {
+            now: Instant::ZERO,
+            figures,
+            limits,
+            in_flight: 1,
+            stop: None,
+            next_due: None,
+            next_scope: None,
+            next_start: None,
+            budget: Used::default(),
+            given_up: 0,
+            max_wait: None,
+            disk_full: None,
+            waited: None,
+            by_gateway: false,
+            hosts: None,
+        }
+    }
+
+    #[test]
+    fn the_line_counts_what_is_sent_again_and_shows_the_budget_used() {
+        let (limits, mut figures) = (limits(), Counters::default());
+        (figures.input, figures.succeeded, figures.totals.retries) = (50_000, 1_500, 96);
+        (figures.tokens_in, figures.tokens_out) = (1_000, 240);
+        let line = |view: &View<'_>| StatusText::of(view, 0.0, 0.0, false).line();
+        let without = line(&view(&figures, &limits));
+        assert!(without.contains("96 sent again after errors") && without.ends_with(", 1,240 tokens"), "{without}");
+        let cost = Some((Money::from_units(3), Some(Money::from_units(5))));
+        let budget = Used { tokens: Some((1_240, 5_000)), cost, ..Used::default() };
+        let used: Vec<_> = budget.describe().collect();
+        let with = line(&View { budget, ..view(&figures, &limits) });
+        assert!(with.contains("1,240 of 5,000 tokens") && with.ends_with(&used.join(", ")), "{with}");
+        assert!(used[1].ends_with(" spent"), "{with}");
+    }
 
     /// One host of many is at work, and ends an item now and then: the time that is left would swing from hours to days.
     #[test]
     fn of_a_few_items_no_time_is_told() {
-        let limits =
-            Pacer::new(PacerConfig::default(), 1, Instant::ZERO).expect("the defaults").snapshot(Instant::ZERO);
+        let limits = limits();
         let mut progress = Progress::new(true);
         let mut at = |seconds: u64, ended: u64, given_up| {
             let mut figures = Counters::default();
             (figures.input, figures.succeeded, figures.ended_now) = (1_500, ended, ended);
-            let view = View {
-                now: Instant::ZERO + Duration::from_secs(seconds),
-                figures: &figures,
-                limits: &limits,
-                in_flight: 1,
-                stop: None,
-                next_due: None,
-                next_scope: None,
-                next_start: None,
-                budget: Used::default(),
-                given_up,
-                max_wait: None,
-                disk_full: None,
-                waited: None,
-                by_gateway: false,
-                hosts: None,
-            };
+            let now = Instant::ZERO + Duration::from_secs(seconds);
+            let view = View { now, given_up, ..view(&figures, &limits) };
             progress.show(&view);
             let pace = if progress.is_slow { 0.0 } else { progress.pace };
             StatusText::of(&view, 0.0, pace, progress.is_slow).line()

@@ -1,4 +1,4 @@
-//! One line now and then for all calls that failed and are sent again: one line each would bury everything else.
+//! One line now and then for all calls or commands that failed and are tried again: one line each would bury everything else.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,6 +13,7 @@ const EVERY: Duration = Duration::from_secs(10);
 /// Retried calls that were not reported yet.
 #[derive(Debug, Default)]
 pub(crate) struct Resends {
+    are_commands: bool,
     by_class: BTreeMap<&'static str, u64>,
     /// The last of their error messages.
     last_answer: String,
@@ -22,6 +23,11 @@ pub(crate) struct Resends {
 }
 
 impl Resends {
+    /// Those of commands.
+    pub(crate) fn of_commands() -> Self {
+        Self { are_commands: true, ..Self::default() }
+    }
+
     /// A call failed and is sent again. `class`: the description of its class.
     pub(crate) fn add(&mut self, class: &'static str, last_answer: &str) {
         *self.by_class.entry(class).or_default() += 1;
@@ -51,9 +57,10 @@ impl Resends {
             1 => by_class.keys().map(|class| (*class).to_owned()).collect(),
             _ => by_class.iter().map(|(class, calls)| format!("{class} ({})", text::count(*calls))).collect(),
         };
-        let calls = text::counted(by_class.values().sum(), "call");
+        let (what, again) = if self.are_commands { ("command", "run again") } else { ("call", "be sent again") };
+        let calls = text::counted(by_class.values().sum(), what);
         let words = format!(
-            "{calls} failed and will be sent again: {}; the last one: {} (-v shows each)",
+            "{calls} failed and will {again}: {}; the last one: {} (-v shows each)",
             kinds.join(", "),
             self.last_answer
         );
@@ -98,6 +105,12 @@ mod tests {
         );
         assert!(!line.contains('\x1b'), "{line:?}");
         assert_eq!(resends.line(at(40)), None, "nothing failed since");
+        let mut commands = Resends::of_commands();
+        commands.add("transient failure", "exit code 1");
+        assert_eq!(
+            commands.line(at(0)).as_deref(),
+            Some("1 command failed and will run again: transient failure; the last one: exit code 1 (-v shows each)")
+        );
         resends.add_by_gateway(2, 0);
         assert_eq!(resends.line(at(50)).as_deref(), Some("the gateway sent 2 calls again"));
         resends.add_by_gateway(2, 1);

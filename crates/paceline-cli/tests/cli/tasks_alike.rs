@@ -172,7 +172,7 @@ fn the_stop_of_all_groups_by_a_bad_key_names_the_key_and_is_told_once() {
 fn calls_that_no_server_took_are_no_tries() {
     let store = numbered(1);
     let mut command = store.command();
-    command.args(["--http", "--base-url", "http://127.0.0.1:1", "--max-wait", "1s"]);
+    command.args(["--http", "--base-url", "http://127.0.0.1:1", "--max-wait", "1s", "-v"]);
     let Ran { code, summary, log } = ran(&mut command);
     assert!(
         log.contains("(no server took the call, so it does not count as a try)") && !log.contains("try 1"),
@@ -390,4 +390,26 @@ fn bare_bodies_go_to_the_endpoint() {
         assert_eq!(output.status.code(), Some(2), "{log}");
         assert!(log.contains(words), "{log}");
     }
+}
+
+/// A twentieth of all calls meet with a failure of the server, and go again.
+#[test]
+fn retries_are_a_line_for_all_and_one_for_each_with_v() {
+    let failing = || {
+        Server::new(|arrival| match (arrival.item.as_str(), arrival.before) {
+            ("item-7" | "item-27" | "item-47", 0) => Reply::error(503, "busy"),
+            _ => Reply::ok(),
+        })
+    };
+    for (flags, own) in [(&[][..], 0), (&["-v"], 3)] {
+        let Ran { code, summary, log } = requests(&numbered(60), &failing(), flags);
+        assert_eq!((code, &summary["resends"]), (0, &json!(3)), "{log}");
+        let lines = |words: &str| log.lines().filter(|line| line.contains(words)).count();
+        assert_eq!(lines("server overloaded (try 1 of at most 4), next try in "), own, "{log}");
+        assert_eq!(lines("failed and will be sent again: server overloaded; the last one: it is busy"), 1, "{log}");
+    }
+    let Ran { code, log, .. } = commands(&numbered(1), "test $PACELINE_ATTEMPT = 2", &[]);
+    assert_eq!(code, 0, "{log}");
+    let told = "1 command failed and will run again: transient failure; the last one: exit code 1 (-v shows each)";
+    assert!(log.contains(told) && !log.contains("next try in "), "{log}");
 }

@@ -1,13 +1,15 @@
-//! The progress of a run on the screen and in the log: a line for each failure, and how far it has come.
+//! The progress of a run on the screen and in the log: a line for each item that fails, one now and then for all that are tried
+//! again, and how far the run has come.
 
 mod failed;
+mod retried;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use paceline_core::{Class, Instant};
+use paceline_core::Instant;
 use paceline_store::ScopeStatus;
 use paceline_store::work::{
     DecisionRecord, EndReason, Idle, SchedulerConfig, SchedulerEvent, State, StateCounts, WorkClock, WorkItem,
@@ -21,6 +23,7 @@ use self::failed::FailedItem;
 use super::fail_fast::FailFast;
 use crate::job_line::JobLine;
 use crate::logging;
+use crate::progress::resends::Resends;
 use crate::text;
 
 /// How often the line on a terminal is redrawn.
@@ -40,9 +43,6 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// Characters of what went wrong in a log line.
 const LONGEST_CAUSE: usize = 200;
-
-/// A shorter wait is none to tell of.
-const A_MOMENT: Duration = Duration::from_secs(1);
 
 /// Takes in the events of a run. Clones share their state.
 #[derive(Clone)]
@@ -72,6 +72,8 @@ struct Figures {
     failed: u64,
     fell_back: u64,
     retries: u64,
+    /// What is tried again, until the log is told.
+    resends: Resends,
     in_flight: BTreeSet<u64>,
     begun: bool,
     ending: bool,
@@ -183,29 +185,8 @@ impl Progress {
         let status = decided.failure.status.filter(|status| !cause.contains(&status.to_string()));
         match (decided.action, wait) {
             ("retry" | "defer", Some(wait)) => {
-                let line = match decided.failure.probe {
-                    Some(_) => "(a test call to the failing server, which does not count as a try)".to_owned(),
-                    None if decided.failure.unsent => {
-                        "(no server took the call, so it does not count as a try)".to_owned()
-                    }
-                    None => self.attempt(item, class),
-                };
-                let not_before = (self.0.clock.wall() + wait).to_string();
-                let line = format!("{} {line}", class.description());
-                // What keeps it back is a pause of its host or group, whose end the limiter knows.
-                let wait = match class {
-                    Class::Throttled | Class::QuotaExhausted if wait < A_MOMENT => "when the pause is over".to_owned(),
-                    _ => format!("in {}", text::duration(wait)),
-                };
-                tracing::warn!(
-                    item = item.key,
-                    class = class.as_str(),
-                    status,
-                    code,
-                    cause,
-                    not_before,
-                    "{line}, next try {wait}"
-                );
+                figures.resends.add(class.description(), &cause);
+                self.log_retry(item, decided, wait, status, &cause);
             }
             ("fail", _) => {
                 (figures.ended, figures.failed) = (figures.ended + 1, figures.failed + 1);
@@ -241,26 +222,15 @@ impl Progress {
         }
     }
 
-    /// Tells of items that have failed, as soon as it is known that they do not wait after all, or at the end: for at most so
-    /// long that is left open.
+    /// Tells of what is tried again, when it is time for that, and of items that have failed, as soon as it is known that they do
+    /// not wait after all, or at the end: for at most so long that is left open.
     pub(super) fn tell_failed(&self, waits: Waits<'_>, at_the_end: bool) {
         let now = self.0.clock.now();
+        self.tell_retried(now);
         self.figures().untold.retain_mut(|failed| {
             let is_late = at_the_end || now.saturating_since(failed.at) >= LONGEST_OPEN;
             !failed.tell(waits(&failed.key), is_late) && !at_the_end
         });
-    }
-
-    /// `(try 1 of at most 4)`: tries of that kind so far, of those that the bounds allow.
-    fn attempt(&self, item: &WorkItem, class: Class) -> String {
-        let deferred = matches!(class, Class::Throttled | Class::QuotaExhausted | Class::Partial | Class::Account);
-        let (before, bound) = if deferred {
-            (item.deferrals.saturating_sub(item.forgiven.deferrals), self.0.max_deferrals)
-        } else {
-            (item.attempts.saturating_sub(item.forgiven.attempts), Some(self.0.max_retries))
-        };
-        let of = bound.map_or_else(String::new, |bound| format!(" of at most {}", bound.saturating_add(1)));
-        format!("(try {}{of})", before + 1)
     }
 
     /// Shows how far the run has come, for as long as the guard lives: on a terminal as a line that is redrawn, elsewhere
