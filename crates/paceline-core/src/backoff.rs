@@ -67,8 +67,13 @@ impl Default for Backoff {
 impl Backoff {
     /// The delay before try `k + 1`, jittered; never more than the cap.
     pub fn delay(&self, k: u32, rng: &mut Rng) -> Duration {
+        self.delay_within(k, Duration::MAX, rng)
+    }
+
+    /// The same under a second cap, which comes before the jitter too.
+    pub(crate) fn delay_within(&self, k: u32, most: Duration, rng: &mut Rng) -> Duration {
         let (low, high) = self.jitter.range();
-        let capped = self.capped(k);
+        let capped = self.capped(k).min(most);
         if low == high && high == 1.0 {
             return capped;
         }

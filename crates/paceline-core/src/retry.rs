@@ -225,12 +225,12 @@ fn wait(config: &Retry, pace: Pace, tried: &Tried, outcome: &Outcome, rng: &mut 
 const LONGEST_RESPONSIVE: Duration = Duration::from_secs(5);
 
 fn throttled(config: &Retry, pace: Pace, tried: &Tried, outcome: &Outcome, rng: &mut Rng) -> Duration {
-    let delay = config.backoff.delay(tried.deferrals, rng);
-    match pace {
-        Pace::Auto if outcome.reach != LimitScope::Item => delay.min(lets_others_go(tried.deferrals)),
-        Pace::Responsive => delay.min(LONGEST_RESPONSIVE),
-        _ => delay,
-    }
+    let most = match pace {
+        Pace::Auto if outcome.reach != LimitScope::Item => lets_others_go(tried.deferrals),
+        Pace::Responsive => LONGEST_RESPONSIVE,
+        _ => Duration::MAX,
+    };
+    config.backoff.delay_within(tried.deferrals, most, rng)
 }
 
 /// How long an item lets others of its scope go first that was throttled so often before: what refuses it alone is met ever
@@ -321,6 +321,19 @@ mod tests {
             (Pace::Fixed, again, &throttled, 8),
         ] {
             assert_eq!(then(pace, tried, outcome), Then::Again(wait * S), "{pace:?} {tried:?}");
+        }
+    }
+
+    #[test]
+    fn the_shorter_cap_of_a_throttled_item_comes_before_its_jitter() {
+        let growth = Growth::Exponential { base: 60 * S, multiplier: 2.0, cap: 14_400 * S };
+        let config = Retry { backoff: Backoff { growth, jitter: Jitter::Full }, ..config() };
+        let (tried, outcome, mut rng) =
+            (Tried { deferrals: 1, ..Tried::default() }, Outcome::new(Class::Throttled), Rng::new(1));
+        for pace in [Pace::Responsive, Pace::Auto] {
+            let waits: Vec<_> = (0..100).map(|_| throttled(&config, pace, &tried, &outcome, &mut rng)).collect();
+            let early = waits.iter().filter(|wait| **wait < 5 * S / 2).count();
+            assert!((30..70).contains(&early) && waits.iter().all(|wait| *wait < 5 * S), "{pace:?}: {waits:?}");
         }
     }
 
