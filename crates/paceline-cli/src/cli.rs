@@ -97,7 +97,7 @@ mod tests {
         let cli = Cli::try_parse_from("paceline run in -o out --burst -1 --limit -5rpm".split(' ')).expect("parses");
         let Command::Run(args) = cli.command else { panic!("not a run") };
         assert_eq!(
-            (args.upstream.burst.as_deref(), args.upstream.limit.as_slice()),
+            (args.upstream.burst.as_deref(), args.upstream.limits.limit.as_slice()),
             (Some("-1"), &["-5rpm".to_owned()][..])
         );
     }

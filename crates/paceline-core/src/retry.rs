@@ -267,6 +267,8 @@ pub(crate) const fn is_failure(class: Class) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
     use crate::backoff::{Backoff, Growth, Jitter};
     use proptest::{prop_assert, prop_assert_eq, proptest};
