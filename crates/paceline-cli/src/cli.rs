@@ -9,7 +9,7 @@ use crate::run_args::RunArgs;
 use crate::stats::StatsArgs;
 use crate::{collect, explain, mock, plan, report, serve, sim, tasks, top};
 
-/// Paces every call to a rate-limited API: as fast as its limits permit, nothing lost, nothing paid twice.
+/// Paces every call to a rate-limited API: as fast as its limits permit, nothing lost, no stored answer paid for twice.
 #[derive(Debug, Parser)]
 #[command(name = "paceline", version, about, disable_help_subcommand = true, after_help = EXIT_CODES)]
 pub(crate) struct Cli {

@@ -344,7 +344,7 @@ mod tests {
         let of = |flags: &[&str]| {
             let Typed { args, everywhere } = Typed::try_parse_from(url.iter().chain(flags)).expect("flags");
             let upstream = args.upstream(&everywhere).expect("limits");
-            (upstream.pacer.limits.quotas, args.policy().expect("sensible").concurrency)
+            (upstream.pacer.limits.quotas.clone(), args.policy().expect("sensible").concurrency)
         };
         let told = of(&["--limit", "500rpm", "--limit", "200k tpm", "--concurrency", "7"]);
         assert_eq!((told.0.len(), told.1), (2, 7));
