@@ -336,9 +336,9 @@ fn base_url(
     ledger: &mut Ledger,
 ) -> Result<Option<String>, SettingError> {
     // In place of the provider's own address, as its own libraries take it.
-    let usual = provider.base_url_variable().filter(|_| name != MOCK);
+    let mut usual = provider.base_url_variables().filter(|_| name != MOCK);
     let usual = usual
-        .and_then(|name| Some(Setting::new(environment.filled(name)?.trim(), Source::Environment(name.to_owned()))));
+        .find_map(|name| Some(Setting::new(environment.filled(name)?.trim(), Source::Environment(name.to_owned()))));
     if let Some(setting) = section.base_url.as_ref().or(usual.as_ref()) {
         let url = setting.web_address(&ledger.name("base_url"), "https://api.example.com/v1")?;
         ledger.note("base_url", url.clone(), setting.source().clone());

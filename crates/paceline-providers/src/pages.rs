@@ -70,11 +70,12 @@ fn facts(table: &Table) -> Vec<(&'static str, String)> {
     };
     let apart = api.paths.iter().rev().map(|(prefix, _)| format!(", {} apart", code(prefix))).collect::<String>();
     facts.push(("slowed down together", format!("{together}{apart}")));
-    let mut add = |name, value: &Option<String>| facts.extend(value.iter().map(|value| (name, code(value))));
-    add("address", &api.base_url);
-    add("another address", &api.base_url_variable);
-    add("key", &api.key_variable);
-    add("bare bodies go to", &api.endpoint);
+    let variables = api.base_url_variables.iter().map(|name| code(name)).collect::<Vec<_>>();
+    let fact = |name, value: &Option<String>| value.as_ref().map(|value| (name, code(value)));
+    facts.extend(fact("address", &api.base_url));
+    facts.extend((!variables.is_empty()).then(|| ("another address", variables.join(", else "))));
+    facts.extend(fact("key", &api.key_variable));
+    facts.extend(fact("bare bodies go to", &api.endpoint));
     if let Some(name) = &api.idempotency_header {
         facts.push(("repetitions are known by", code(name.as_str())));
     }

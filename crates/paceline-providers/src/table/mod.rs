@@ -123,8 +123,9 @@ pub enum Kind {
 pub struct Api {
     /// The public address; none where every customer has one of his own.
     pub base_url: Option<String>,
-    /// The environment variable in which the provider's own libraries look for another address.
-    pub base_url_variable: Option<String>,
+    /// The environment variables in which the provider's own libraries look for another address, the first of them first.
+    #[serde(default)]
+    pub base_url_variables: Vec<String>,
     /// Where requests go that name no path.
     pub endpoint: Option<String>,
     /// The key of a chat completion's body that bounds its answer, in tokens. Default: `max_tokens`.

@@ -183,9 +183,9 @@ impl Provider {
         self.table().api.base_url.as_deref()
     }
 
-    /// The environment variable in which the provider's own libraries look for another address.
-    pub fn base_url_variable(self) -> Option<&'static str> {
-        self.table().api.base_url_variable.as_deref()
+    /// The environment variables in which the provider's own libraries look for another address, the first of them first.
+    pub fn base_url_variables(self) -> impl Iterator<Item = &'static str> {
+        self.table().api.base_url_variables.iter().map(String::as_str)
     }
 
     /// Where requests go that name no path.
