@@ -227,13 +227,14 @@ impl Loader {
         if let Some(journal) = &open.options.paths.journal {
             sync_folder_of(journal)?;
         }
-        let outputs = match open.outputs.take() {
+        let mut outputs = match open.outputs.take() {
             Some(mut outputs) => {
                 replace::unpack_to_go_on(&open.conn, &open.options.paths, &mut outputs)?;
                 outputs
             }
             None => Outputs::create(&open.options.paths)?,
         };
+        outputs.prove()?;
         let Open { conn, lock, options, .. } = *self.open.take().expect("open until finished");
         Journal::start(JournalDb::new(conn, outputs, options.paths, lock)?, id)
     }

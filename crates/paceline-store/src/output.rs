@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
 
+use crate::disk::private_file;
 use crate::error::JournalError;
 use crate::item::End;
 use crate::line::verify_line;
@@ -46,6 +47,13 @@ impl Outputs {
             Some(output) => Err(JournalError::OutputExists { output }),
             None => Ok(()),
         }
+    }
+
+    /// Makes sure, before a call costs anything, that a file can be made which is not there yet: a folder that takes no second
+    /// file, or a process that may open no more, would show that at the first line for it.
+    pub(crate) fn prove(&mut self) -> Result<(), JournalError> {
+        self.errors.prove()?;
+        self.refused_answers.prove()
     }
 
     /// The files of a new job. Results exist from now on, the others once there is a line for them.
@@ -108,11 +116,28 @@ pub(crate) struct OutputFile {
     len: u64,
     crc: crc32fast::Hasher,
     staged: Vec<u8>,
+    /// A descriptor for the file, until it is made.
+    kept: Option<File>,
 }
 
 impl OutputFile {
     fn absent(path: &Path) -> Self {
-        Self { path: path.to_owned(), file: None, len: 0, crc: crc32fast::Hasher::new(), staged: Vec::new() }
+        let crc = crc32fast::Hasher::new();
+        Self { path: path.to_owned(), file: None, len: 0, crc, staged: Vec::new(), kept: None }
+    }
+
+    /// Makes the file and removes it again, unless it is there.
+    fn prove(&mut self) -> Result<(), JournalError> {
+        if self.file.is_some() || self.kept.is_some() {
+            return Ok(());
+        }
+        let made = match private_file().create_new(true).open(&self.path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(()),
+            made => made.map_err(JournalError::io("create", &self.path))?,
+        };
+        std::fs::remove_file(&self.path).map_err(JournalError::io("remove", &self.path))?;
+        self.kept = Some(made);
+        Ok(())
     }
 
     /// Opens a file whose beginning is recorded, and makes sure that it is as recorded. Changes nothing.
@@ -244,6 +269,7 @@ impl OutputFile {
 
     fn open(&mut self) -> Result<(), JournalError> {
         if self.file.is_none() {
+            self.kept = None;
             self.file = Some(alone(LineFile::open(&self.path)?, &self.path)?);
         }
         Ok(())
@@ -312,4 +338,28 @@ fn first_damage(mut file: &File, len: u64) -> std::io::Result<Option<u64>> {
         line.clear();
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_are_not_needed_yet_can_be_made_before_anything_is_sent() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut paths = Paths::beside(&folder.path().join("out.jsonl"));
+        let mut outputs = Outputs::create(&paths).unwrap();
+        outputs.prove().unwrap();
+        assert!(paths.output.exists() && !paths.errors.exists() && !paths.refused_answers.exists());
+        assert!(outputs.errors.kept.is_some(), "its descriptor is no other file's");
+        outputs.errors.stage(b"{}\n");
+        outputs.write().unwrap();
+        assert_eq!(std::fs::read(&paths.errors).unwrap(), b"{}\n");
+        assert!(outputs.errors.kept.is_none() && outputs.prove().is_ok());
+
+        paths.refused_answers = folder.path().join("x".repeat(300));
+        drop(outputs);
+        let refused = Outputs::create(&paths).unwrap().prove().unwrap_err().to_string();
+        assert!(refused.contains("xxx") && refused.contains("create"), "{refused}");
+    }
 }

@@ -221,3 +221,38 @@ impl Queued {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::item::{End, Finished};
+
+    /// As while a disk is full: nothing is taken, and answers come.
+    #[test]
+    fn answers_that_wait_take_no_more_memory_than_their_bound() {
+        const LINE: usize = 2 << 20;
+        let queue = Arc::new(Queue::default());
+        let waiting = || {
+            let state = lock(&queue.state);
+            (state.commands.len(), state.bytes)
+        };
+        let pushes = {
+            let queue = queue.clone();
+            thread::spawn(move || {
+                for ordinal in 0..70 {
+                    let finished = Finished::new(ordinal, End::Succeeded, vec![b'x'; LINE]);
+                    queue.push(Command::Finish(Box::new(finished), Box::new(|_| {})));
+                }
+            })
+        };
+        let mut taken = 0;
+        while taken < 70 {
+            while waiting().0 < 31.min(70 - taken) {
+                thread::yield_now();
+            }
+            assert!(waiting().1 <= QUEUE_BYTES, "{} MiB wait", waiting().1 >> 20);
+            taken += queue.take().expect("it is open").len();
+        }
+        pushes.join().expect("each found its place");
+    }
+}
