@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
-use paceline_providers::secrets::hidden;
+use paceline_providers::secrets::{SECRET, hidden};
 use regex::Regex;
 use serde_json::Value;
 
@@ -13,15 +13,15 @@ const SHORTEST: usize = 6;
 /// More texts of a payload are not looked for: an error repeats one of them, not thousands.
 const MOST: usize = 10_000;
 
-/// What else stays on the machine.
-static PATTERNS: LazyLock<[Regex; 2]> = LazyLock::new(|| {
+/// What else stays on the machine, and what takes its place.
+static PATTERNS: LazyLock<[(Regex, &str); 2]> = LazyLock::new(|| {
     let patterns = [
         // Addresses of people.
-        r"[\w.+-]+@[\w-]+\.[\w.-]+",
-        // Anything long without a space: hashes, tokens, encoded payloads.
-        r"[A-Za-z0-9+/=_-]{40,}",
+        (r"[\w.+-]+@[\w-]+\.[\w.-]+", "[address]"),
+        // Anything long without a space may be a key: a hash or an encoded payload looks like one.
+        (r"[A-Za-z0-9+/=_-]{40,}", SECRET),
     ];
-    patterns.map(|pattern| Regex::new(pattern).expect("a constant pattern"))
+    patterns.map(|(pattern, mark)| (Regex::new(pattern).expect("a constant pattern"), mark))
 });
 
 /// A text without what looks like a secret, and without the texts of `payload` that it repeats.
@@ -59,8 +59,8 @@ impl Redactor {
 
     pub(crate) fn redacted(&self, text: &str) -> String {
         let mut text = hidden(text);
-        for pattern in PATTERNS.iter() {
-            if let Cow::Owned(without) = pattern.replace_all(&text, "[redacted]") {
+        for (pattern, mark) in PATTERNS.iter() {
+            if let Cow::Owned(without) = pattern.replace_all(&text, *mark) {
                 text = Cow::Owned(without);
             }
         }
@@ -107,8 +107,8 @@ mod tests {
             ("server is busy, try again in 20 s", "server is busy, try again in 20 s"),
             ("Incorrect API key provided: sk-proj-abcdefghijkl1234.", "Incorrect API key provided: [key]."),
             ("curl -u me:pw https://u@ex.org:PASS@host/", "curl -u [key] https://[key]@host/"),
-            ("mail to ann.lee@example.org bounced", "mail to [redacted] bounced"),
-            ("hash 0123456789abcdef0123456789abcdef01234567 differs", "hash [redacted] differs"),
+            ("mail to ann.lee@example.org bounced", "mail to [address] bounced"),
+            ("hash 0123456789abcdef0123456789abcdef01234567 differs", "hash [key] differs"),
             ("invalid value 'a secret plan' in field notes", "invalid value '[payload]' in field notes"),
             ("order 90210777 is locked", "order [payload] is locked"),
             ("the number 7 stays", "the number 7 stays"),

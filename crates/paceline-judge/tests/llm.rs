@@ -129,6 +129,19 @@ async fn what_it_says_repeats_no_key() {
     assert_eq!(decision, Some(Judgement::Skip { reason }));
 }
 
+/// As encoders write it.
+#[tokio::test]
+async fn nor_does_it_repeat_one_in_escapes() {
+    let key = "abcd/efgh/SECRET+1234";
+    for said in [r"abcd\\/efgh\\/SECRET+1234", "abcd%2Fefgh%2fSECRET%2B1234", "YWJjZC9lZmdoL1NFQ1JFVCsxMjM0"] {
+        let server =
+            Server::new(move |_| Some(says(&format!(r#"{{"action":"skip","reason":"you sent {said}!"}}"#)))).await;
+        let judge = LlmJudge::new(LlmConfig::new(&server.url, "m").with_key(key).unwrap()).unwrap();
+        let reason = Some("you sent [key]!".to_owned());
+        assert_eq!(decide(&judge, &busy()).await, Some(Judgement::Skip { reason }), "{said}");
+    }
+}
+
 #[tokio::test]
 async fn nonsense_of_every_kind_is_left_to_the_rules() {
     let lines = include_str!("../../paceline-store/tests/invalid_decisions.jsonl").lines();
