@@ -92,6 +92,33 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+    #[test]
+    fn a_shortage_is_of_this_machine_and_a_refusal_is_the_servers() {
+        use rustix::io::Errno;
+        #[derive(Debug)]
+        struct Call(io::Error);
+        impl std::fmt::Display for Call {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("no call")
+            }
+        }
+        impl Error for Call {
+            fn source(&self) -> Option<&(dyn Error + 'static)> {
+                Some(&self.0)
+            }
+        }
+        for (errno, is_shortage) in [
+            (Errno::MFILE, true),
+            (Errno::NFILE, true),
+            (Errno::ADDRNOTAVAIL, true),
+            (Errno::CONNREFUSED, false),
+            (Errno::ACCESS, false),
+        ] {
+            let call = Call(io::Error::from_raw_os_error(errno.raw_os_error()));
+            assert_eq!((Shortage::is_why(&call), Shortage::is_why(&call.0)), (is_shortage, is_shortage), "{errno:?}");
+        }
+    }
+
     /// The only test of this program that opens files, for the limit is that of the process.
     #[tokio::test]
     async fn a_call_that_finds_no_descriptor_goes_when_there_is_one() {

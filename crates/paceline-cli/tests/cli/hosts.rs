@@ -417,3 +417,26 @@ fn a_tier_of_one_host_behind_one_of_all_hosts_is_told_to_stand_first_and_hosts_a
     assert!(log.contains("no line of the input matches tier /,") && !log.contains("stands before"), "{log}");
     assert_eq!(shown(), server.url().replace("http://", ""), "a server at a port of its own is one host of several");
 }
+
+/// Twelve pages, each of which is refused more often than not: one limit may be over all of them.
+#[test]
+fn where_most_calls_of_many_scopes_are_refused_the_flag_that_makes_them_one_is_named() {
+    let server = Server::new(|arrival| match server_calls(arrival) {
+        0 | 1 => Reply::error(429, "slow down").with_header("retry-after-ms", 1),
+        _ => Reply::ok(),
+    });
+    let line = |n: usize| {
+        json!({"custom_id": format!("item-{n}"), "url": format!("/page/{n}"), "body": {"item": format!("item-{n}")}})
+            .to_string()
+            + "\n"
+    };
+    let job = Job::with_input(&(0..12).map(line).collect::<String>());
+    let (code, log) = finish(job.run(&server).args(["--scope", "endpoint"]));
+    assert_eq!(code, 0, "{log}");
+    let told = "24 of 36 calls were rate-limited, in 12 scopes: if one limit is over all of them, --scope all paces them as one";
+    assert!(log.contains(told), "{log}");
+}
+
+fn server_calls(arrival: &Arrival) -> usize {
+    arrival.before
+}

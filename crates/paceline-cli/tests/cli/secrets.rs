@@ -1,8 +1,10 @@
 //! Keys: a server that repeats them, users who write them where they do not belong, and who else can read them.
 
-use serde_json::Value;
+use paceline_store::work::NewItem;
+use serde_json::{Value, json};
 
 use crate::support::{Job, Reply, Server, finish};
+use crate::tasks_run::{Ran, Store, ran};
 
 const KEY: &str = "abcd/efgh/SECRET+1234";
 
@@ -292,4 +294,26 @@ fn a_key_in_a_wrong_place_is_neither_printed_nor_sent() {
         assert!(code == 2 && log.contains(expected) && !log.contains("SECRET"), "{expected}: {log}");
     }
     assert_eq!(server.count(), 0);
+}
+
+#[test]
+fn nor_does_a_store_keep_it() {
+    let server = Server::new(|arrival| {
+        let item: usize = arrival.item.trim_start_matches("item-").parse().expect("a number");
+        let status = if item < SPELLED.len() { 400 } else { 200 };
+        Reply::text(status, "application/json", SPELLED[item % SPELLED.len()])
+    });
+    let store = Store::new();
+    let request = |n: usize| json!({"url": "/v1/x", "body": {"item": format!("item-{n}")}}).to_string();
+    store.put((0..2 * SPELLED.len()).map(|n| NewItem::new(format!("item-{n}"), request(n))).collect());
+    let mut command = store.command();
+    command.args(["--http", "--base-url", &server.url(), "-o", "out.jsonl", "--summary", "summary.json", "-v"]);
+    let Ran { code, log, .. } = ran(command.args(["--api-key-env", "MY_KEY"]).env("MY_KEY", KEY));
+    assert_eq!((code, server.count()), (1, 2 * SPELLED.len()), "{log}");
+    assert!(!holds_key(&log) && log.contains("[key]"), "{log}");
+    for file in ["out.jsonl", "work.db", "summary.json"] {
+        let bytes = std::fs::read(store.job.path(file)).expect("written");
+        assert!(!holds_key(&String::from_utf8_lossy(&bytes)), "{file}");
+    }
+    assert!(store.job.lines("out.jsonl").iter().all(|line| line.to_string().contains("[key]")));
 }

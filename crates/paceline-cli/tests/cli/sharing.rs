@@ -337,3 +337,17 @@ fn another_process_on_a_key_is_told_once_by_a_gateway_however_often_it_reads_its
     }
     assert_eq!(job.text("log-second").matches(" may call ").count(), 1, "{}", job.text("log-second"));
 }
+
+#[test]
+fn a_gateway_and_a_run_share_a_limit() {
+    let user = User::new();
+    assert_eq!(user.sends("5 per 1h").0, 5);
+    let mut command = crate::serve::serve(&user.home, &user.server, &["--limit", "7 per 1h"]);
+    let mut gateway = Gateway::start(&mut command);
+    let post = || gateway.post("/generic/v1/things", "1s");
+    let statuses = [post(), post(), post()].map(|(status, _)| status);
+    assert_eq!((statuses, user.server.count()), ([200, 200, 429], 7));
+    gateway.signal(Signal::TERM);
+    gateway.ended();
+    assert_eq!(user.sends("8 per 1h").0, 8, "and back");
+}

@@ -276,3 +276,16 @@ fn without_charts_a_picture_is_refused_with_the_way_to_get_one() {
         assert!(code == 2 && is_shown, "{args:?}: {log}");
     }
 }
+
+#[test]
+fn a_plan_of_more_items_than_are_simulated_says_so() {
+    let plan = |items: &str, flags: &[&str]| {
+        let args = ["plan", "--upstream", "mock", "--limit", "600rpm", "--items", items];
+        sim(&[&args[..], flags].concat())
+    };
+    let note = "10,000 items were simulated; the rest is taken to go as the second half of those did";
+    assert!(plan("1000000000", &[]).contains("\nnote: 10,000 items were simulated; the rest is taken to go as"));
+    assert!(!plan("10000", &[]).contains("simulated"));
+    let json: Value = serde_json::from_str(&plan("1000000000", &["--json"])).expect("JSON");
+    assert_eq!((&json["simulated"], json["notes"][0].as_str()), (&json!(10_000), Some(note)), "{json}");
+}

@@ -265,3 +265,18 @@ fn the_items_of_a_job_are_listed_from_any_folder() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("item-1"), "{output:?}");
 }
+
+#[test]
+fn of_a_finished_job_nothing_is_open_or_in_flight() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::with_input(
+        &["/a", "/b"].map(|path| crate::support::line(path).replace("/v1/chat/completions", path) + "\n").concat(),
+    );
+    for flags in [&[][..], &["--scope", "endpoint"], &["--limit", "900rpm"]] {
+        assert_eq!(finish(job.run(&server).arg("--overwrite").args(flags)).0, 0);
+        let text = output(job.paceline().arg("stats"));
+        assert!(text.contains("2 items: 2 succeeded") && text.contains("0 in flight, 0 waiting"), "{text}");
+        let scopes: Vec<_> = text.lines().skip(2).collect();
+        assert!(!scopes.iter().any(|line| line.contains("in flight") || line.contains(": open")), "{text}");
+    }
+}

@@ -370,6 +370,16 @@ fn the_samples_for_systemd_are_units() {
         assert!(unit.contains(from), "{unit}");
         let is_open = unit.contains("[Service]") && !unit.contains("\nNoNewPrivileges=yes\n");
         assert!(!is_open && !unit.contains("--max-wait"), "it has what it needs and nothing else: {unit}");
+        // A job or a group that a refused key stopped ends with 3: no unit calls that a success for good.
+        let [has_key, takes_3, starts] =
+            ["\nLoadCredential=", "\nSuccessExitStatus=3", "\nStartLimitBurst="].map(|line| unit.contains(line));
+        let expected = match name {
+            "paceline-tasks.service" => [true, false, false],
+            "paceline-run.service" => [true, true, true],
+            "paceline.service" => [true, false, false],
+            _ => [false; 3],
+        };
+        assert_eq!([has_key, takes_3, starts], expected, "{name}");
         std::fs::write(job.path(name), unit.replace(from, to)).expect("writable");
     }
     let units = units.map(|(name, ..)| job.path(name));

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::bounded::BoundedOutput;
 use crate::outage::nowhere;
-use crate::support::{Reply, Server, finish};
+use crate::support::{Job, Reply, Server, finish};
 use crate::tasks_run::{Ran, Store, begin, ran, signal, until};
 use crate::tls::Authority;
 
@@ -313,4 +313,65 @@ fn a_scope_that_held_others_up_is_told_with_what_to_set() {
     assert!(log.contains("held up: the items of ") && log.contains(told), "{log}");
     let (code, log) = finish(command.args(["--scope", "endpoint"]));
     assert!(code == 3 && !log.contains("held up: "), "{log}");
+}
+
+/// Webhooks to ten customers, of whom two are down.
+#[test]
+fn paths_that_fail_hold_up_no_other() {
+    let server = Server::new(|arrival| match arrival.path.as_str() {
+        "/customer-3/hook" | "/customer-7/hook" => Reply::error(503, "down"),
+        _ => Reply::ok(),
+    });
+    let store = Store::new();
+    let item = |n: usize| {
+        let payload = json!({"url": format!("/customer-{}/hook", n % 10), "body": {"item": format!("item-{n}")}});
+        NewItem::new(format!("item-{n}"), payload.to_string())
+    };
+    store.put((0..300).map(item).collect());
+    let Ran { code, summary, log } = run(&store, &server, &["--max-wait", "1s", "--max-retries", "100"]);
+    let failing = server
+        .arrivals()
+        .iter()
+        .filter(|arrival| ["/customer-3", "/customer-7"].iter().any(|path| arrival.path.starts_with(path)))
+        .count();
+    assert_eq!((code, &summary["succeeded"], &summary["failed"]), (3, &json!(240), &json!(0)), "{log}");
+    assert!((2..200).contains(&failing), "{failing} calls of a server that is down: {log}");
+}
+
+/// Of two groups at one path one is throttled.
+#[test]
+fn a_scope_may_be_a_group_on_both_faces() {
+    let busy = || {
+        Server::new(|arrival| match arrival.item.as_str() {
+            "item-0" | "item-2" | "item-4" => Reply::error(429, "slow down").with_header("retry-after", 7_200),
+            _ => Reply::ok(),
+        })
+    };
+    for (scope, succeeded) in [("group", 3), ("all", 0)] {
+        let flags = ["--scope", scope, "--max-wait", "1m", "--concurrency", "1"];
+        let (server, store) = (busy(), Store::new());
+        let item = |n: usize| NewItem {
+            group: format!("group-{}", n % 2),
+            ..NewItem::new(
+                format!("item-{n}"),
+                json!({"url": "/hook", "body": {"item": format!("item-{n}")}}).to_string(),
+            )
+        };
+        store.put((0..6).map(item).collect());
+        let Ran { code, summary, log } = ran(store.command().args(["--http", "--base-url", &server.url()]).args(flags));
+        assert_eq!((code, &summary["succeeded"]), (3, &json!(succeeded)), "{scope}: {log}");
+
+        let server = busy();
+        let line = |n: usize| {
+            let label = json!({"label": format!("group-{}", n % 2)});
+            let body = json!({"item": format!("item-{n}")});
+            json!({"custom_id": format!("item-{n}"), "url": "/hook", "method": "post", "metadata": label, "body": body})
+                .to_string()
+                + "\n"
+        };
+        let job = Job::with_input(&(0..6).map(line).collect::<String>());
+        let (code, log) = finish(job.run(&server).args(flags));
+        assert_eq!((code, &job.summary()["succeeded"]), (3, &json!(succeeded)), "{scope}: {log}");
+        assert!(server.arrivals().iter().all(|arrival| arrival.method == "POST"), "a method in small letters");
+    }
 }

@@ -100,6 +100,35 @@ async fn an_upstream_that_breaks_before_its_answer_is_a_502_or_504() {
     }
 }
 
+/// It may have been done, and a generic API knows no repetition.
+#[tokio::test]
+async fn a_post_without_an_answer_is_sent_once_though_retries_are_left() {
+    const AGAIN: &str = "provider = \"generic\"\nretry = { base = \"1ms\", cap = \"2ms\", max_retries = 3 }";
+    let calls = Arc::new(AtomicUsize::new(0));
+    for hangs in [true, false] {
+        let seen = Arc::clone(&calls);
+        let api = faulty(move |stream| {
+            seen.fetch_add(1, Ordering::SeqCst);
+            async move {
+                let _kept = stream;
+                if hangs {
+                    std::future::pending::<()>().await;
+                }
+            }
+        });
+        let served = Served::new(api.await, AGAIN, impatient());
+        let request = |method: http::Method| served.client.request(method, format!("{}/orders", served.url)).body("{}");
+        let got = request(http::Method::POST).send().await.expect("an answer");
+        let status = if hangs { 504 } else { 502 };
+        assert_eq!((got.status().as_u16(), calls.swap(0, Ordering::SeqCst)), (status, 1), "hangs: {hangs}");
+        assert_eq!(got.headers()["x-paceline-unknown"], "1");
+        if !hangs {
+            let got = request(http::Method::PUT).send().await.expect("an answer");
+            assert_eq!((got.status().as_u16(), calls.swap(0, Ordering::SeqCst)), (status, 4), "idempotent");
+        }
+    }
+}
+
 /// They took the thread for as long as more of them were there, and the gateway answered no other client.
 #[tokio::test]
 async fn endless_1xx_end_their_call_and_hold_up_no_other() {
