@@ -178,6 +178,14 @@ mod tests {
     }
 
     #[test]
+    fn a_second_cap_comes_before_the_jitter_too() {
+        let mut rng = Rng::new(1);
+        let waits: alloc::vec::Vec<_> = (0..100).map(|_| Backoff::default().delay_within(9, 5 * S, &mut rng)).collect();
+        let early = waits.iter().filter(|wait| **wait < 5 * S / 2).count();
+        assert!((30..70).contains(&early) && waits.iter().all(|wait| *wait < 5 * S), "{waits:?}");
+    }
+
+    #[test]
     fn the_three_growths() {
         assert_eq!(seconds(Growth::Constant { delay: S }, 3), [1, 1, 1]);
         assert_eq!(seconds(Growth::Linear { step: S, cap: 4 * S }, 5), [1, 2, 3, 4, 4]);
