@@ -1,4 +1,5 @@
-//! An answer of a language model, as it comes.
+//! An answer of a language model, as it comes. The call is complete at its head, so its estimate stays what it costs:
+//! docs/library.md has the lines for a permit, which takes what the stream really used.
 
 use paceline::{ByHead, Cost, Dimension, Limiter, PacerConfig, Quota};
 use paceline_http::NoAnswer;
