@@ -20,12 +20,13 @@ use crate::receive::{LARGEST_ANSWER, receive};
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// use paceline::{Limiter, Quota};
-/// use paceline_http::PaceMiddleware;
+/// use paceline_http::{PaceMiddleware, client_to};
 /// use reqwest_middleware::ClientBuilder;
 ///
 /// let limiter = Limiter::new(Quota::per_second(50))?;
-/// let client = ClientBuilder::new(reqwest::Client::new()).with(PaceMiddleware::new(limiter)).build();
-/// let answer = client.get("https://api.example.com/things").send().await?;
+/// let url = "https://api.example.com/things";
+/// let client = ClientBuilder::new(client_to(url).build()?).with(PaceMiddleware::new(limiter)).build();
+/// let answer = client.get(url).send().await?;
 /// println!("{}", answer.status());
 /// # Ok(())
 /// # }
@@ -58,7 +59,7 @@ impl<Described> PaceMiddleware<Described> {
     ///
     /// ```
     /// # use paceline::{Cost, Limiter, Quota, Request};
-    /// # use paceline_http::PaceMiddleware;
+    /// # use paceline_http::{PaceMiddleware, client_to};
     /// # fn pace(limiter: Limiter) {
     /// let pace = PaceMiddleware::new(limiter).describe(|limiter, request: &reqwest::Request| {
     ///     Request::new(limiter.scope(request.url().path()), Cost::request())

@@ -18,15 +18,19 @@ pub type Sending = Pin<Box<dyn Future<Output = Result<Response<Bytes>, NoAnswer>
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// use paceline::{Limiter, Quota};
-/// use paceline_http::operation;
+/// use paceline_http::{client_to, operation};
 ///
 /// let limiter = Limiter::new(Quota::per_second(50))?;
-/// let client = reqwest::Client::new();
-/// let answer = limiter.run(operation(client.get("https://api.example.com/things"))).await?;
+/// let url = "https://api.example.com/things";
+/// let client = client_to(url).build()?;
+/// let answer = limiter.run(operation(client.get(url))).await?;
 /// println!("{}: {} bytes", answer.status(), answer.body().len());
 /// # Ok(())
 /// # }
 /// ```
+///
+/// [`client_to`](crate::client_to) brings TLS. `reqwest::Client::new()` panics where reqwest is built without its default
+/// features, unless the program has installed a provider of `rustls`.
 ///
 /// A body that is a stream cannot be sent a second time: such a request fails with [`NoAnswer::Streamed`] before it is sent.
 /// [`Limiter::acquire`](paceline::Limiter::acquire) gives a permit for one call of it.
