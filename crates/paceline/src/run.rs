@@ -93,7 +93,9 @@ pub(crate) fn blocking<Op: FnMut() -> R, R>(operation: Op) -> impl FnMut() -> Bl
 pub struct Retrying<'a> {
     /// The class of the call that ended.
     pub class: Class,
-    /// Why it failed, if its answer or error says so.
+    /// Why it failed, if its answer or error says so. None where [`Run::when`] or [`Run::hint`] has read the error: its words
+    /// may have a key in them, as an address has, and a reason is logged. [`Run::read`] may set
+    /// [`Outcome::reason`](crate::Outcome::reason).
     pub reason: Option<&'a str>,
     /// Calls so far.
     pub calls: u32,
