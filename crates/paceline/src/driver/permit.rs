@@ -10,7 +10,7 @@ use crate::driver::Driver;
 
 /// The result of [`acquire_within`](crate::Limiter::acquire_within). A long wait is no error: it is an answer.
 #[derive(Debug)]
-#[must_use = "a permit that is dropped at once paces nothing"]
+#[must_use = "a permit that is dropped reports nothing: its call counts in the limits, and its place in flight is free at once"]
 pub enum Within {
     /// The call may be made.
     Granted(Permit),
@@ -29,7 +29,7 @@ pub enum Within {
 /// Report the outcome of the call with [`complete`](Self::complete). A permit that is dropped instead, also by a panic or by a
 /// cancelled task, reports [`Class::Abandoned`]: its place becomes free, nothing is learnt from it, and it counts in the limits,
 /// for the call may have left. Where it has not, [`withdraw`](Self::withdraw).
-#[must_use = "a permit that is dropped at once paces nothing"]
+#[must_use = "a permit that is dropped reports nothing: its call counts in the limits, and its place in flight is free at once"]
 pub struct Permit {
     driver: Arc<Driver>,
     ticket: Ticket,
