@@ -234,7 +234,7 @@ impl<K: Hash + Eq + Clone, F: Form> Keys<K, F> {
             Entry::Vacant(_) => self.fresh.clone(),
         };
         let number = self.scopes.fetch_add(1, Ordering::Relaxed);
-        let name = name.map_or_else(|| format!("key {number}"), |name| format!("{name} (key {number})"));
+        let name = name.map_or_else(|| format!("unnamed key no. {number}"), |name| format!("{name} (no. {number})"));
         let scope = driver.act(|pacer, _| pacer.scope_from(name.into(), counts));
         shard.scopes.insert(key.to_owned(), scope.clone());
         scope

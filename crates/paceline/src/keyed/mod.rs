@@ -80,8 +80,9 @@ impl<K: Hash + Eq + Clone> KeyedLimiter<K> {
         Ok(Self { shared: Arc::new(Shared { limiter, keys }) })
     }
 
-    /// The same limiter, which calls a key so in errors and in log lines: `example.org (key 3) is stopped: ...`. The first names
-    /// of all clones stay. By default a key is a number alone, `key 3`, for a key may be a secret: a name is logged.
+    /// The same limiter, which calls a key so in errors and in log lines: `example.org (no. 3) is stopped: ...`. The first names
+    /// of all clones stay. By default a key is `unnamed key no. 3`, the third one that had to wait or to learn, whatever it is: a
+    /// key may be a secret, and a name is logged.
     ///
     /// ```
     /// use paceline::{KeyedLimiter, Quota};

@@ -189,7 +189,7 @@ async fn a_key_is_never_granted_one_too_many_however_it_is_called() {
 
 #[tokio::test(start_paused = true)]
 async fn a_key_is_called_as_the_program_says_and_by_a_number_alone_by_default() {
-    for (named, name) in [(true, "tenant 7 (key 1)"), (false, "key 1")] {
+    for (named, name) in [(true, "tenant 7 (no. 1)"), (false, "unnamed key no. 1")] {
         let limiter = keyed(Quota::per_second(10).burst(1));
         let limiter = if named { limiter.with_names(|key| format!("tenant {key}")) } else { limiter };
         call(&limiter, 7, Outcome::new(Class::Account)).await;
