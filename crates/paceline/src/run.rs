@@ -105,11 +105,12 @@ pub struct Retrying<'a> {
     pub next: &'a Request,
 }
 
-/// `server overloaded (call 1), next try in 1.2s: upstream is full`.
+/// `server overloaded (call 1), next try in 1.2s at the earliest: upstream is full`.
 impl fmt::Display for Retrying<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (call {})", self.class.description(), self.calls)?;
         write_next_try(f, self.delay)?;
+        f.write_str(if self.delay.is_zero() { "" } else { " at the earliest" })?;
         self.reason.map_or(Ok(()), |reason| write!(f, ": {reason}"))
     }
 }

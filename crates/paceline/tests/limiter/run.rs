@@ -224,7 +224,7 @@ async fn a_try_that_is_made_again_is_a_line() {
     let send = async || Err::<(), _>(io::Error::other("the server is full"));
     let failed = limiter.run(send).notify(|retrying| lines.push(retrying.to_string())).await;
     assert_eq!(failed.expect_err("it fails twice").calls(), 2);
-    assert_eq!(lines, ["transient failure (call 1), next try in 1s: the server is full"]);
+    assert_eq!(lines, ["transient failure (call 1), next try in 1s at the earliest: the server is full"]);
     let mut lines = Vec::new();
     let refused = limiter
         .run(async || Err::<(), _>(Refusal::Busy))
@@ -232,7 +232,7 @@ async fn a_try_that_is_made_again_is_a_line() {
         .when(|_| true)
         .await;
     assert_eq!(refused.expect_err("it fails twice").calls(), 2);
-    assert_eq!(lines, ["transient failure (call 1), next try in 1s"], "it gives no reason");
+    assert_eq!(lines, ["transient failure (call 1), next try in 1s at the earliest"], "it gives no reason");
 }
 
 #[tokio::test(start_paused = true)]
