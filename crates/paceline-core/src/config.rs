@@ -92,7 +92,8 @@ impl Quota {
     }
 
     /// The same limit on another dimension: tokens, money in billionths of its currency, units of your own. It counts what
-    /// requests say of that dimension in their [`Cost`](crate::Cost); one that says nothing costs none of it.
+    /// requests say of that dimension in their [`Cost`](crate::Cost); one that says nothing costs none of it. So a limit on
+    /// tokens alone lets every call pass that names no cost, and those of a keyed limiter name one in its `run` alone.
     ///
     /// ```
     /// use paceline_core::{Dimension, Quota};

@@ -62,6 +62,9 @@ enum Store<K> {
 impl<K: Hash + Eq + Clone> KeyedLimiter<K> {
     /// A limiter without any key. The limits of the configuration are those of each key.
     ///
+    /// A call of a key costs one request, and nothing else: a limit on another dimension ([`Quota::of`](crate::Quota::of)), such
+    /// as tokens, holds back only calls of [`run`](Self::run) that name their [`cost`](Run::cost).
+    ///
     /// # Errors
     /// The invalid setting, its value, and what was expected.
     pub fn new(config: impl Into<PacerConfig>) -> Result<Self, ConfigError> {
