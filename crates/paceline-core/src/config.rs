@@ -62,8 +62,8 @@ impl Quota {
     /// ```
     ///
     /// Requests under a window of up to a minute are spaced evenly: no more leave at once than it allows in a second, one of
-    /// `per_minute(60)`. [`burst`](Self::burst) lets more leave at once, from a bucket, and so does [`Limits::burst`], under an
-    /// exact window.
+    /// `per_minute(60)`, 50 of `per_second(50)`, which leave none for the rest of that second; then one leaves each 20 ms.
+    /// [`burst`](Self::burst) lets more leave at once, from a bucket, and so does [`Limits::burst`], under an exact window.
     pub const fn sliding(dimension: Dimension, limit: u64, window: Duration) -> Self {
         Self { dimension, limit, window, shape: QuotaShape::Sliding }
     }
@@ -268,7 +268,8 @@ impl Default for Retry {
     }
 }
 
-/// What decides how fast the calls leave, below the configured limits.
+/// What decides how fast the calls leave: the configured limits and, under most of these, something stricter that follows from
+/// the answers; under [`None`](Self::None) not even those.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Pace {
     /// The limit is learnt from what happens to calls: a rate, and calls in flight where refusals follow their number. What
@@ -289,7 +290,8 @@ pub enum Pace {
     Linear,
     /// As [`Linear`](Self::Linear), but the delay is multiplied, by 2 where the backoff does not grow exponentially.
     Exponential,
-    /// Nothing: every call leaves at once, waits asked for by the server excepted.
+    /// Nothing, the configured limits neither: every call leaves at once, within the calls in flight
+    /// ([`PacerConfig::concurrency`]) and after the waits that the server asks for.
     None,
 }
 

@@ -144,7 +144,8 @@ impl Classify for Box<dyn Error + Send + Sync> {
     label = "not every part of this result implements `Classify`",
     note = "say which errors may pass with `.when(|error| ...)`, or read the result with `.read(|result, _| Outcome::new(...))`",
     note = "reqwest: `limiter.run(paceline_http::operation(client.get(url)))`, of the crate paceline-http",
-    note = "`http::Response` with its whole body is read with the feature `http` of paceline"
+    note = "`http::Response` with its whole body is read with the feature `http` of paceline",
+    note = "where its body is a stream, as hyper's `Incoming`: `.read_by(ByHead)`, and `PaceLayer::new(limiter).by_head()`"
 )]
 pub trait AnswerReader<R> {
     /// The outcome of the call.

@@ -34,6 +34,9 @@ use crate::limiter::Limiter;
 /// depends on its request, so it waits in the call's future, and holds no place of the service inside meanwhile. That service is
 /// cloned for each try, and the request is cloned: a body has to be one that can be sent again, such as `Full<Bytes>`.
 ///
+/// Answers are read with their whole bodies. Where these are streams, as those of a client of hyper (`Incoming`) are, the layer
+/// needs [`by_head`](Self::by_head).
+///
 /// The body of a request that comes in, such as that of `axum`, is a stream. For `Router::layer` it is read first, and errors
 /// become answers: docs/cookbook.md has the lines for it.
 #[derive(Clone)]

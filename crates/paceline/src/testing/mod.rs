@@ -39,6 +39,9 @@ pub use recorder::Recorder;
 /// does what `#[tokio::test(start_paused = true)]` does, and needs no feature of Tokio in the program. Use a [`MockApi`] and a
 /// [`Recorder`] in one such run: the next run begins at the present of the system again.
 ///
+/// Code that blocks, as [`Limiter::blocking`](crate::Limiter::blocking) does, hangs in it where it has to wait: the thread that
+/// would move the clock on is the one that waits.
+///
 /// # Panics
 /// Where it is called inside a runtime, as [`tokio::runtime::Runtime::block_on`] does.
 pub fn block_on<F: Future>(future: F) -> F::Output {
