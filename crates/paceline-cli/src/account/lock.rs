@@ -5,12 +5,14 @@ use std::io::{self, Read as _, Seek as _, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
+use crate::files;
+
 /// The word behind the process id of one that shares its configured limits.
 const SHARES: &str = "shares";
 
 /// Takes the file, unless another process has it.
 pub(super) fn take(path: &Path) -> io::Result<Option<File>> {
-    paceline_store::lock_file(path).map_err(io::Error::other)
+    files::with_spare(|| paceline_store::lock_file(path).map_err(io::Error::other))
 }
 
 /// Writes into the file which process holds it, and whether that shares its configured limits.

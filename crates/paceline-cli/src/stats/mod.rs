@@ -125,6 +125,11 @@ fn is_running(journal: &Path) -> bool {
 pub(crate) fn open(path: &Path) -> Result<Reader, Failure> {
     if !path.exists() {
         let path = path.display();
+        if ["http:/", "https:/"].iter().any(|scheme| path.to_string().starts_with(scheme)) {
+            return Err(Failure::refused(
+                "a gateway has no journal: `paceline top ADDRESS` shows what it does, and ADDRESS/api/state has it as JSON",
+            ));
+        }
         return Err(Failure::refused(format!(
             "there is no journal {path}: name the results file of a job, or its journal if --journal chose another place"
         )));

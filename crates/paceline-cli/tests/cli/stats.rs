@@ -25,6 +25,15 @@ fn fails_in_parts(arrival: &crate::support::Arrival) -> Reply {
     }
 }
 
+#[test]
+fn the_address_of_a_gateway_is_told_apart_from_a_journal() {
+    let mut stats = Command::new(env!("CARGO_BIN_EXE_paceline"));
+    let output = stats.args(["stats", "http://127.0.0.1:9"]).ended_with_output();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{log}");
+    assert!(log.contains("a gateway has no journal: `paceline top ADDRESS`"), "{log}");
+}
+
 /// Forty paths that are paced by themselves are forty rows: those in trouble first, and none of them behind "and 10 more".
 #[test]
 fn each_host_has_a_row_and_those_in_trouble_come_first() {
