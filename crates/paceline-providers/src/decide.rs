@@ -57,7 +57,7 @@ const STEPS: [Step; 14] = [
 ];
 
 fn refused(case: &Case<'_>) -> Classification {
-    wait::of_item_alone(STEPS.iter().find_map(|step| step(case)).unwrap_or_else(|| by_status(case)))
+    STEPS.iter().find_map(|step| step(case)).unwrap_or_else(|| by_status(case))
 }
 
 /// The API itself has not seen such a call, so none of its codes can stand there.

@@ -321,7 +321,7 @@ fn steps(case: &Case<'_>, decision: &Classification, dated: bool, long_period: b
     let mut steps = vec![clock.into(), case.body.step().into(), decision.step.clone()];
     match &decision.hint {
         Some(hint) => {
-            steps.push(wait::step_of(hint).into());
+            steps.push(format!("wait: {:?}, from {}", hint.wait, hint.from).into());
             if decision.class == Class::QuotaExhausted && hint.wait > case.longest_pause {
                 let means =
                     if decision.unnamed { "held as for a used-up quota" } else { "no pause, the quota is used up" };

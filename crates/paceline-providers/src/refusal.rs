@@ -43,11 +43,10 @@ fn step_of(case: &Case<'_>, TableRule { rule, note }: &TableRule) -> String {
 /// A user's rule, the `number`th of them and written at that place, decides the class and the reach; without a wait of its own,
 /// the answer's holds.
 pub(super) fn by_user(case: &Case<'_>, rule: &Rule, number: usize, place: Option<&str>) -> Classification {
-    let own = rule.wait.map(|wait| Hint { wait, exact: true, from: wait::OF_RULE });
+    let own = rule.wait.map(|wait| Hint { wait, exact: true, from: "rule" });
     let hint = hint_for(case, rule.class, own);
     let place = place.map_or_else(|| " of the configuration".to_owned(), |place| format!(" ({place})"));
-    let decision = Classification::new(rule.class, format!("{RULE}{number}{place}"));
-    wait::of_item_alone(Classification { reach: rule.reach, hint, ..decision })
+    Classification { reach: rule.reach, hint, ..Classification::new(rule.class, format!("{RULE}{number}{place}")) }
 }
 
 fn hint_for(case: &Case<'_>, class: Class, own: Option<Hint>) -> Option<Hint> {

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use http::HeaderName;
 use jiff::ToSpan;
-use paceline_core::{Dimension, LimitScope, Timestamp};
+use paceline_core::{Dimension, Timestamp};
 use serde_json::Value;
 
-use super::case::{Case, Classification, Hint};
+use super::case::{Case, Hint};
 use super::{header, shape, shopify};
 
 /// The wait of a refusal that our rate caused: the first usable source. A header is not overridden
@@ -27,30 +27,6 @@ pub(super) fn in_headers(case: &Case<'_>) -> Option<Hint> {
         .or_else(|| seconds(case, "llm_provider-retry-after"))
 }
 
-/// A decision whose wait is as long as any can be: its item alone keeps to it. A date of the year 9999 would hold a scope, and
-/// the clients of a gateway, for a year.
-pub(super) fn of_item_alone(decision: Classification) -> Classification {
-    let reach = if decision.hint.as_ref().is_some_and(is_longest) { LimitScope::Item } else { decision.reach };
-    Classification { reach, ..decision }
-}
-
-/// A slip of the server, or its word for never. What a rule of the user names is neither.
-fn is_longest(hint: &Hint) -> bool {
-    hint.wait >= shape::LONGEST && hint.from != OF_RULE
-}
-
-/// The wait and its source, for the explanation.
-pub(super) fn step_of(hint: &Hint) -> String {
-    let Hint { wait, from, .. } = hint;
-    match is_longest(hint) {
-        true => format!("wait: {wait:?} (366 days) for the item, from {from}; for its scope so long a wait is ignored"),
-        false => format!("wait: {wait:?}, from {from}"),
-    }
-}
-
-/// Where a wait comes from that a rule of the user names.
-pub(super) const OF_RULE: &str = "rule";
-
 /// Why a header for waits was ignored, for the explanation.
 pub(super) fn passed_over(case: &Case<'_>) -> Option<&'static str> {
     let unusable = |name, read: fn(&str, Timestamp) -> Option<shape::Wait>| {
@@ -62,7 +38,7 @@ pub(super) fn passed_over(case: &Case<'_>) -> Option<&'static str> {
     let too_long = unusable("retry-after", shape::retry_after)
         .or_else(|| unusable("retry-after-ms", |value, _| shape::millis(value)))?;
     Some(match too_long {
-        true => "wait: the header asks for the past, or for no time that can be meant, and is ignored",
+        true => "wait: the header asks for more than 366 days or for the past, and is ignored",
         false => "wait: the header is neither a number nor a date, and is ignored",
     })
 }
@@ -175,8 +151,6 @@ fn longer(one: Option<Hint>, other: Option<Hint>) -> Option<Hint> {
 
 #[cfg(test)]
 mod tests {
-    use paceline_core::Class;
-
     use super::super::{Answer, Provider, read};
     use super::*;
     use http::HeaderMap;
@@ -190,10 +164,12 @@ mod tests {
         };
         let digits = "9".repeat(20);
         for (name, value, message) in [
-            ("retry-after", &*digits, "no time that can be meant"),
-            ("retry-after", "1795176120000000", "no time that can be meant"),
-            ("retry-after-ms", &digits, "no time that can be meant"),
-            ("retry-after-ms", "1795176120000", "no time that can be meant"),
+            ("retry-after", &*digits, "more than 366 days"),
+            ("retry-after", "31622401", "more than 366 days"),
+            ("retry-after", "Fri, 31 Dec 9999 23:59:59 GMT", "more than 366 days"),
+            ("retry-after", "2099-11-20T12:00:00Z", "more than 366 days"),
+            ("retry-after", "4102444800000", "more than 366 days"),
+            ("retry-after-ms", &digits, "more than 366 days"),
             ("retry-after", "-5", "neither a number nor a date"),
             ("retry-after", "soon", "neither a number nor a date"),
             ("retry-after-ms", "-5", "neither a number nor a date"),
@@ -206,19 +182,7 @@ mod tests {
                 reading.steps
             );
         }
-        for (name, value) in [
-            ("retry-after", "31622401"),
-            ("retry-after", "Fri, 31 Dec 9999 23:59:59 GMT"),
-            ("retry-after", "2099-11-20T12:00:00Z"),
-            ("retry-after", "4102444800000"),
-            ("retry-after-ms", "31622400001"),
-        ] {
-            let reading = answer(name, value);
-            let held = (reading.wait, reading.reach, reading.reported_class());
-            assert_eq!(held, (Some(shape::LONGEST), LimitScope::Item, Class::Throttled), "{name}: {value}");
-            assert!(reading.ignored_wait().is_some_and(|why| why.contains("366 days")), "{:?}", reading.steps);
-        }
-        for value in ["0", "7", "31622399", "Fri, 20 Nov 2026 11:00:00 GMT"] {
+        for value in ["0", "7", "31622400", "Fri, 20 Nov 2026 11:00:00 GMT"] {
             let reading = answer("retry-after", value);
             let ignored = reading.ignored_wait().is_some();
             assert_eq!((reading.wait_from, ignored), ("retry-after", false), "{value}: {:?}", reading.steps);

@@ -278,19 +278,3 @@ fn a_run_that_has_given_up_its_last_scope_ends_at_once() {
     let idle = told("stopping: the server is failing") - told("(--max-wait): this run makes no more calls there");
     assert!(idle < 1_500, "{idle} ms: {log}");
 }
-
-/// A date of the year 9999 is a slip or means never: it is that of the item which was told so.
-#[test]
-fn a_wait_of_more_than_a_year_is_kept_to_by_its_item_alone() {
-    let server = Server::new(|arrival| match arrival.item.as_str() {
-        "item-1" => Reply::error(429, "slow down").with_header("retry-after", "Fri, 31 Dec 9999 23:59:59 GMT"),
-        _ => Reply::ok(),
-    });
-    let job = Job::new(6);
-    let (code, log) = finish(&mut job.run(&server));
-    assert_eq!((code, &job.summary()["succeeded"], server.count()), (3, &json!(5), 6), "{log}");
-    let row = &job.lines("out.report.jsonl")[0];
-    let until: jiff::Timestamp = row["retry_not_before"].as_str().and_then(|at| at.parse().ok()).expect("a time");
-    let wait = until.as_millisecond() - paceline::clock::wall().as_millis();
-    assert!((365..=366).contains(&(wait / 86_400_000)), "{row}");
-}

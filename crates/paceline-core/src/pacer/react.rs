@@ -15,7 +15,6 @@ use crate::request::{Event, NextAction, Request, ScopeId};
 use crate::retry::{self, Counted, Then, Tried, is_failure};
 use crate::scope::Scope;
 use crate::time::Instant;
-use crate::units::LONGEST_DURATION;
 
 /// So many other items test a closed gate before one that failed there.
 const OTHERS_FIRST: usize = 5;
@@ -53,8 +52,7 @@ impl Pacer {
 
     /// A limit of a day that refuses again right after the wait that it asked for is used up.
     pub(super) fn drop_vain_hint(&mut self, now: Instant, id: &ScopeId, sent: Instant, outcome: &mut Outcome) {
-        let asks = outcome.class == Class::Throttled && outcome.long_period && !asks_for_ever(outcome);
-        let wait = outcome.hint.filter(|_| asks);
+        let wait = outcome.hint.filter(|_| outcome.class == Class::Throttled && outcome.long_period);
         let Some(Hint { wait, .. }) = wait else { return };
         let hold = match reach(id, outcome.reach) {
             Some(id) => &mut self.scopes[id].hold,
@@ -100,9 +98,6 @@ impl Pacer {
         self.active.hold(held, holds);
         self.report_breaker(now, &request.scope, change);
         match outcome.class {
-            Class::Throttled | Class::QuotaExhausted | Class::Overloaded if asks_for_ever(outcome) => {
-                self.slow_down(now, request, flight, &without_time(outcome));
-            }
             Class::Throttled | Class::Partial | Class::Overloaded => self.slow_down(now, request, flight, outcome),
             Class::QuotaExhausted => self.exhaust(now, &request.scope, outcome),
             Class::Account => {
@@ -305,17 +300,6 @@ impl Pacer {
 /// item again and again.
 fn names_a_time(request: &Request, outcome: &Outcome) -> bool {
     outcome.hint.is_some_and(|hint| hint.is_long() || request.deferrals >= TOLD_OFTEN)
-}
-
-/// Whether the item alone keeps to a wait that is as long as any can be: a slip of the server, or its word for never.
-fn asks_for_ever(outcome: &Outcome) -> bool {
-    outcome.reach == LimitScope::Item && outcome.hint.is_some_and(|hint| hint.wait >= LONGEST_DURATION)
-}
-
-/// What such an answer says to the scope: it was refused, and nothing tells for how long.
-fn without_time(outcome: &Outcome) -> Outcome {
-    let class = if outcome.class == Class::QuotaExhausted { Class::Throttled } else { outcome.class };
-    Outcome { class, reach: LimitScope::Scope, hint: None, ..outcome.clone() }
 }
 
 /// Whether the server asked for a longer wait than we would choose: it names a time, and does not refuse one call by chance.

@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use paceline_config::Upstream;
-use paceline_core::{Class, LimitScope, UnknownOutcome};
+use paceline_core::{Class, UnknownOutcome};
 use paceline_http::{Exchange, HasAnswered};
 use paceline_providers::Reading;
 use paceline_providers::secrets::Secrets;
@@ -51,8 +51,6 @@ pub(super) fn failure(exchange: Exchange, server: &HasAnswered, secrets: &Secret
         status,
         code: reading.code,
         retry_after: reading.wait,
-        // What the item alone was told holds no group.
-        is_for_group: reading.class == Class::QuotaExhausted && reading.reach != LimitScope::Item,
         unsent: reading.unsent,
         retried,
         unknown,
