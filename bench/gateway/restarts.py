@@ -114,7 +114,7 @@ async def kill(gateway, upstream, times):
     at_best = limit * (time.monotonic() - began) / window
     return verdict(
         "gateway kill", f"kills={times} requests={load.sent} lost={len(load.lost)} calls={len(upstream.calls)} limit={limit} slowest_call={late:.3f}s most_in_a_window={most} used={len(upstream.calls) / at_best:.2f}",
-        ("limit", most > limit),
+        ("limit", most > limit), ("slow", late > window / 2),
     )
 
 

@@ -481,9 +481,7 @@ fn the_variables_of_a_providers_own_libraries_name_its_address_the_first_of_them
         let overrides = Overrides { upstream: Some(name.to_owned()), ..Overrides::default() };
         upstream("", variables, overrides).expect("an address").base_url
     };
-    let legacy = ("OPENAI_API_BASE", "http://b/v1");
-    assert_eq!(address("openai", &[legacy]).as_deref(), Some("http://b/v1"));
-    assert_eq!(address("openai", &[legacy, ("OPENAI_BASE_URL", "http://a/v1")]).as_deref(), Some("http://a/v1"));
+    assert_eq!(address("openai", &[("OPENAI_BASE_URL", "http://a/v1")]).as_deref(), Some("http://a/v1"));
     for (name, own) in [("bedrock", "AWS_ENDPOINT_URL_BEDROCK_RUNTIME"), ("dynamodb", "AWS_ENDPOINT_URL_DYNAMODB")] {
         let all = ("AWS_ENDPOINT_URL", "http://localhost:4566");
         assert_eq!(address(name, &[all]).as_deref(), Some("http://localhost:4566"), "{name}");

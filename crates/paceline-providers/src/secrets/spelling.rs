@@ -35,8 +35,11 @@ pub(super) fn in_wide_letters(key: &[u8]) -> impl Iterator<Item = Vec<u8>> + use
 /// The most bytes in which programs spell so many letters of a key: `&` takes 9 in `&amp;amp;`, and 13 in JSON in JSON in JSON,
 /// as `\\\\\\\\u0026`.
 pub(super) const fn longest_spelling(letters: usize) -> usize {
-    letters * 16
+    if letters * 16 < MOST_HELD { letters * 16 } else { MOST_HELD }
 }
+
+/// No more of a part is looked through for a spelling that has begun, and kept back: a server may send it byte by byte.
+const MOST_HELD: usize = 4 << 10;
 
 /// Which bytes of keys an escape may stand for.
 #[derive(Clone, Debug)]
