@@ -87,13 +87,13 @@ impl CallNotes {
 
     /// Notes a call. A disk that takes no line holds up none: that it takes no counts is told.
     pub(crate) fn add(&self, key: &str, cost: &Cost) {
-        let mut line = serde_json::to_vec(&Note::of(key, cost)).expect("numbers and words");
-        line.push(b'\n');
         let mut current = self.current();
         let Current { place, file, bytes, is_told, rests } = &mut *current;
         if *rests {
             return;
         }
+        let mut line = serde_json::to_vec(&Note::of(key, cost)).expect("numbers and words");
+        line.push(b'\n');
         if file.is_none() {
             *file = files::with_spare(|| file_of_notes(&self.paths[*place])).ok();
             *bytes = file.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |known| known.len());

@@ -59,7 +59,7 @@ impl<Described> PaceMiddleware<Described> {
     ///
     /// ```
     /// # use paceline::{Cost, Limiter, Quota, Request};
-    /// # use paceline_http::{PaceMiddleware, client_to};
+    /// # use paceline_http::PaceMiddleware;
     /// # fn pace(limiter: Limiter) {
     /// let pace = PaceMiddleware::new(limiter).describe(|limiter, request: &reqwest::Request| {
     ///     Request::new(limiter.scope(request.url().path()), Cost::request())

@@ -43,6 +43,13 @@ pub(super) struct Entry {
     pub(super) counted: LimiterState,
 }
 
+impl Entry {
+    /// What is counted of runs that change it no more.
+    const fn of_no_run(counted: LimiterState) -> Self {
+        Self { run: String::new(), noted_until: None, counted }
+    }
+}
+
 #[derive(Debug, Deserialize, Serialize)]
 struct Contents {
     version: u32,
@@ -109,7 +116,7 @@ impl Ledger {
             handed_on(noted(&killed, noted_until), &runs)
         });
         let unwritten = unwritten.unwrap_or_default();
-        let unwritten = unwritten.into_iter().map(|counted| Entry { run: String::new(), noted_until: None, counted });
+        let unwritten = unwritten.into_iter().map(Entry::of_no_run);
         runs.extend(unwritten.filter(|entry| counts(&entry.counted, entry.counted.at)));
         Ok(runs)
     }
@@ -215,7 +222,7 @@ fn join_oldest(runs: &mut Vec<Entry>) -> bool {
         });
         window.taken = parts.collect();
     }
-    runs.insert(0, Entry { run: String::new(), noted_until: None, counted: newer });
+    runs.insert(0, Entry::of_no_run(newer));
     true
 }
 

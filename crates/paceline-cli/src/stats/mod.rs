@@ -124,12 +124,12 @@ fn is_running(journal: &Path) -> bool {
 /// There is none, or it cannot be read.
 pub(crate) fn open(path: &Path) -> Result<Reader, Failure> {
     if !path.exists() {
-        let path = path.display();
-        if ["http:/", "https:/"].iter().any(|scheme| path.to_string().starts_with(scheme)) {
+        if path.starts_with("http:") || path.starts_with("https:") {
             return Err(Failure::refused(
                 "a gateway has no journal: `paceline top ADDRESS` shows what it does, and ADDRESS/api/state has it as JSON",
             ));
         }
+        let path = path.display();
         return Err(Failure::refused(format!(
             "there is no journal {path}: name the results file of a job, or its journal if --journal chose another place"
         )));

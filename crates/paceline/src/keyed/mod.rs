@@ -84,8 +84,8 @@ impl<K: Hash + Eq + Clone> KeyedLimiter<K> {
     }
 
     /// The same limiter, which calls a key so in errors and in log lines: `example.org (no. 3) is stopped: ...`. The first names
-    /// of all clones stay. By default a key is `unnamed key no. 3`, the third one that had to wait or to learn, whatever it is: a
-    /// key may be a secret, and a name is logged.
+    /// of all clones stay. By default a key is `unnamed key no. 3`: the third key whose calls had to wait, or taught the
+    /// limiter something. A key may be a secret, and a name is logged.
     ///
     /// ```
     /// use paceline::{KeyedLimiter, Quota};
