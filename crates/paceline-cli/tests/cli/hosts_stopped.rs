@@ -131,7 +131,7 @@ fn a_certificate_that_is_not_trusted_is_told_with_its_host() {
 /// than the dispatcher takes to hear of the one before, whatever else the machine does.
 #[test]
 fn a_host_that_answers_with_login_pages_alone_is_stopped_alone() {
-    let page = Reply::text(200, "text/html", "log in").after(Duration::from_millis(20));
+    let page = Reply::text(200, "text/html", "log in").after(Duration::from_millis(60));
     let (asks, other) = (Server::new(move |_| page.clone()), Server::new(|_| Reply::ok()));
     let job = Job::with_input(&pages([&other, &asks], 120));
     let flags = ["--scope", "host", "--concurrency", "1", "--expect", "json", "--max-retries", "1"];
@@ -183,8 +183,8 @@ fn each_host_that_has_moved_is_warned_of_with_what_to_do() {
 fn hosts_that_refuse_everything_cost_one_call_in_each_later_run_and_no_item() {
     let open = Arc::new(AtomicBool::new(false));
     let is_open = Arc::clone(&open);
-    // Slower than a run that shares its processors needs to record an answer.
-    let late = |reply: Reply| reply.after(Duration::from_millis(50));
+    // Slower than a run that shares its processors and its disk needs to record an answer.
+    let late = |reply: Reply| reply.after(Duration::from_millis(200));
     let bans = Server::new(move |_| match is_open.load(Ordering::Relaxed) {
         true => Reply::ok(),
         false => late(Reply::text(403, "text/html", "<h1>banned</h1>")),

@@ -63,7 +63,9 @@ fn hosts_that_are_killed_suspended_and_cut_off_lose_and_double_no_result() {
     let items = if measure::soak() { 20_000 } else { 3_000 };
     let counting = Counting::start(Duration::from_millis(150));
     let mut postgres = PostgresServer::start();
-    let jobs = hosts(4, items, &postgres, &counting, &[]);
+    let mut jobs = hosts(4, items, &postgres, &counting, &[]);
+    // The one that is suspended has two calls at a time, so at that moment it is about to write two at most.
+    jobs[1] = hosts(1, items, &postgres, &counting, &["--concurrency", "2"]).remove(0);
     let mut children: Vec<Child> = jobs.iter().map(Job::spawn).collect();
     let total = items as u64;
     let goes_on = |parts: u64| {
