@@ -463,12 +463,18 @@ local function divide_anew(now, k, own, stands)
     end
     if not stands then level(now, book, parts) end
     book[OWED] = 0
-    local changed = {}
+    local changed, starves = {}, false
     for _, other in ipairs(parts) do
         local part = other.part
         book[OWED] = book[OWED] + missing(part)
+        starves = starves or (part[HAS] < part[LUMP] and part[TARGET] >= part[LUMP])
+    end
+    -- Little less than a member knows of is worth a hint only where another one has not enough for one call.
+    for _, other in ipairs(parts) do
+        local part = other.part
         local told = abs(part[TOLD] - part[TARGET])
-        if other.id ~= id and (part[HAS] < part[TARGET] or (part[HAS] > part[TARGET] and told * 16 > part[TOLD])) then
+        local is_less = part[HAS] > part[TARGET] and (told * 16 > part[TOLD] or (starves and told > 0))
+        if other.id ~= id and (part[HAS] < part[TARGET] or is_less) then
             changed[#changed + 1] = other
         end
     end

@@ -354,9 +354,11 @@ impl Ledger {
         let mut pool = self.pooled(place);
         let others = self.members.iter().filter(|(id, _)| **id != member);
         let mut changed: Vec<_> = others.map(|(id, entry)| (&entry.parts[place], *id)).collect();
+        // Little less than a member knows of is worth a hint only where another one has not enough for one call.
+        let least = if self.members.values().any(|entry| entry.parts[place].starves()) { u64::MAX } else { 16 };
         changed.retain(|(part, _)| {
             let told = part.told.abs_diff(part.target);
-            part.stake.has < part.target || (part.stake.has > part.target && told * 16 > part.told)
+            part.stake.has < part.target || (part.stake.has > part.target && told.saturating_mul(least) > part.told)
         });
         changed.sort_by_key(|(part, id)| (core::cmp::Reverse(part.stake.has.abs_diff(part.target)), *id));
         let room = |part: &Part| {

@@ -39,6 +39,11 @@ impl Part {
         self.target.saturating_sub(self.stake.has)
     }
 
+    /// It is meant to have a call, and has not enough for one.
+    pub(super) const fn starves(&self) -> bool {
+        self.stake.has < self.stake.lump && self.target >= self.stake.lump
+    }
+
     /// It gets that, and has no part in what goes round.
     pub(super) const fn gets(&mut self, target: u64) {
         (self.target, self.turn) = (target, None);

@@ -33,8 +33,11 @@ const GIVE_BACK: Duration = Duration::from_millis(500);
 /// The longest time between two requests for what the ledger owes.
 const FETCH: Duration = Duration::from_secs(1);
 
-/// Members that are linked at the same time speak within this.
+/// Members that are linked at the same time speak within this; those that begin with a limit, within a quarter of it.
 const JOIN: Duration = Duration::from_millis(200);
+
+/// For so long a member that has just begun, and has got nothing, asks every 100 ms: the first units are to come at once.
+const NEW: Duration = Duration::from_secs(1);
 
 /// A bye without an answer is sent so many times: what it would free comes back with the lease anyway.
 const BYES: u32 = 3;
@@ -69,6 +72,8 @@ pub struct Member {
     /// How long the ledger's last reply said that a lease lasts.
     lease: Duration,
     lease_ends: Instant,
+    /// When it got its lease.
+    joined: Instant,
     /// When the last request was sent, and when the next may be.
     spoke: Instant,
     next: Instant,
@@ -104,6 +109,7 @@ impl Member {
             members: 0,
             lease: LEASE,
             lease_ends: now,
+            joined: now,
             spoke: now,
             next: now,
             hinted: false,
@@ -171,11 +177,12 @@ impl Member {
         self.lease = reply.lease;
         self.lease_ends = sent + reply.lease.mul_f64(0.99);
         if self.state != MemberState::Live {
-            self.state = MemberState::Live;
+            (self.state, self.joined) = (MemberState::Live, now);
             self.changes.push_back(MemberChange::Joined);
         }
         self.problem = None;
         for ((share, limit), grant) in self.shares.iter_mut().zip(&self.config.limits).zip(&reply.grants) {
+            share.lowered |= grant.target < grant.has.min(share.target);
             (share.has, share.target, share.contended) = (grant.has, grant.target, grant.contended);
             share.quarantine = grant.quarantine;
             share.lost_since = (grant.quarantine >= limit.units).then(|| share.lost_since.unwrap_or(now));
@@ -246,7 +253,9 @@ impl Member {
         (self.quiet, self.hinted) = (quiet, true);
         (self.under_way, self.unanswered_from) = (None, None);
         // What one of those that begin at once has heard shortens the wait of all: it speaks first.
-        self.next = if quiet.is_some() { now } else { now + JOIN.mul_f64(self.rng.unit()) };
+        let begins = self.state == MemberState::Out && !self.config.limits.is_empty();
+        let within = if begins { JOIN / 4 } else { JOIN };
+        self.next = if quiet.is_some() { now } else { now + within.mul_f64(self.rng.unit()) };
         if self.state == MemberState::Out {
             self.state = MemberState::Joining;
         }
@@ -369,6 +378,7 @@ impl Member {
             let back = late((window / 64).clamp(GAP, GIVE_BACK));
             let pressed = share.contended || share.target < share.has;
             let urgent = match () {
+                () if pressed && gives_back && share.lowered => self.next,
                 () if pressed && gives_back => back,
                 () if pressed && share.has > share.keeps(limit) => back.max(now + GAP),
                 () if pressed && share.waiting == 0 && share.has > 0 => back.max(now + GAP),
@@ -376,7 +386,11 @@ impl Member {
                 () => Instant::MAX,
             };
             let owed = share.has < share.target.min(share.want(limit));
-            let fetch = if owed { late((window / 16).clamp(GAP, FETCH)) } else { Instant::MAX };
+            let fetch = match () {
+                () if share.begins() && now < self.joined + NEW => late(2 * GAP),
+                () if owed => late((window / 16).clamp(GAP, FETCH)),
+                () => Instant::MAX,
+            };
             let active = if share.is_idle() { LEASE } else { window };
             let usual = late((active / 4).clamp(Duration::from_millis(250), LEASE / 3).min(self.lease / 3));
             usual.min(urgent).min(fetch)
@@ -398,7 +412,9 @@ impl Member {
             return;
         }
         let stakes = self.shares.iter_mut().zip(&self.config.limits).map(|(share, limit)| {
-            share.has = share.needs(limit);
+            let needs = share.needs(limit);
+            share.lowered &= needs == share.has;
+            share.has = needs;
             share.told = share.want(limit);
             Stake { has: share.has, want: share.told, lump: share.lump }
         });

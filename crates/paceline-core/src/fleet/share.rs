@@ -11,6 +11,8 @@ pub(super) struct Share {
     pub(super) has: u64,
     pub(super) target: u64,
     pub(super) contended: bool,
+    /// It was told that it is meant to hold less than it has, and has given nothing back since: others wait for the first unit.
+    pub(super) lowered: bool,
     pub(super) quarantine: u64,
     /// Since when that is all of the limit.
     pub(super) lost_since: Option<Instant>,
@@ -55,6 +57,11 @@ impl Share {
     /// It got all that it told that it wants, has used it up, and wants more.
     pub(super) fn runs_short(&self, limit: &FleetLimit) -> bool {
         self.waiting > 0 && self.want(limit) > self.has && self.told <= self.target
+    }
+
+    /// It wants its first calls, and has got nothing for them.
+    pub(super) fn begins(&self) -> bool {
+        self.has == 0 && self.used == 0 && self.waiting > 0
     }
 
     pub(super) fn is_idle(&self) -> bool {

@@ -119,6 +119,68 @@ fn callers_with_one_call_at_a_time_get_what_no_other_member_wants() {
     }
 }
 
+/// All is in use, evenly: the longest time until a process that begins has its first call, over some that begin at other times.
+fn first_call_of_a_newcomer(limit: u64, window: Duration, members: usize) -> Duration {
+    let mut world = fleet(limit, window, 0, 0.0);
+    // Their calls are apart, so that units come free one after the other.
+    let demand = 1.05 * limit as f64 / window.as_secs_f64() / members as f64;
+    for _ in 0..members {
+        world.join(demand, 1);
+        world.tick(Duration::from_secs_f64(1.0 / demand / members as f64));
+    }
+    run(&mut world, (window / 240).min(ms(5)), 3 * window);
+    let mut longest = Duration::ZERO;
+    for _ in 0..8 {
+        world.join(0.0, 1);
+        let (begun, place) = (world.now, world.nodes.len() - 1);
+        // It wants as much as each other has.
+        world.nodes[place].waiting = limit / members as u64;
+        while world.nodes[place].granted == 0 {
+            world.tick(ms(5));
+        }
+        longest = longest.max(world.now - begun);
+        world.leave(place);
+        run(&mut world, (window / 240).min(ms(5)), window + window / 7);
+    }
+    assert!(world.worst <= limit);
+    longest
+}
+
+#[test]
+fn a_newcomer_has_its_first_call_within_half_a_second_where_all_is_in_use() {
+    // At most sixteen members are told at once that another one waits. Here eight units and more of theirs come free in a second.
+    for (limit, window, members) in [(600, 60, 10), (500, 60, 16), (6_000, 60, 100), (100, 1, 20)] {
+        let longest = first_call_of_a_newcomer(limit, ms(1_000 * window), members);
+        super::std::println!("{limit} in {window} s, {members} members: {longest:?}");
+        assert!(longest <= ms(500), "{limit} in {window} s, {members} members: {longest:?}");
+    }
+}
+
+/// One saves up for a large call, and leaves: what it had is in use again once the others are told.
+#[test]
+fn what_a_member_leaves_unused_is_with_the_others_within_a_second() {
+    for (limit, window, call, large) in [(30_000, 60, 500, 20_000), (600, 60, 1, 200), (1_000, 2, 10, 600)] {
+        let mut world = World::new(3, limit, ms(1_000 * window), LEASE, FAIR);
+        (0..8).for_each(|_| world.join(2.0 * limit as f64 / (window * call) as f64 / 8.0, call));
+        run(&mut world, ms(20), ms(3_000 * window));
+        world.nodes[0].first = Some(large);
+        run(&mut world, ms(20), ms(500 * window));
+        world.nodes[0].first = None;
+        let begun = world.now;
+        world.leave(0);
+        while world.ledger.pooled(0) < 2 * call {
+            world.tick(ms(5));
+        }
+        let left = world.ledger.pooled(0);
+        while world.ledger.pooled(0) >= 2 * call {
+            world.tick(ms(5));
+        }
+        let took = world.now - begun;
+        super::std::println!("{left} of {limit} in {window} s, left by one of 8: {took:?}");
+        assert!(took <= ms(1_000), "{left} of {limit} in {window} s: {took:?}");
+    }
+}
+
 /// Members with small calls, so many a second each, and after so many quarters of a window one of them has a call before those
 /// that is larger than its part: how long the longest of these waits, in windows, and what was used.
 fn with_large_calls(members: usize, demand: f64, large: u64, quarters: u32) -> (f64, Figures) {
