@@ -273,6 +273,16 @@ impl WaitCause {
         Self::Share { dimension, limit, window, in_flight: false }
     }
 
+    /// What is counted by the limit that it waits for.
+    pub(crate) const fn dimension(&self) -> Option<&Dimension> {
+        match self {
+            Self::Quota { dimension, .. } | Self::Share { dimension, .. } | Self::ServerLimit { dimension, .. } => {
+                Some(dimension)
+            }
+            _ => None,
+        }
+    }
+
     /// Whether a full window is what it waits for.
     pub(crate) const fn is_full(&self) -> bool {
         matches!(self, Self::Quota { .. } | Self::Share { .. })

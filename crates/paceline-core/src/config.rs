@@ -328,7 +328,8 @@ pub struct PacerConfig {
     pub limits: Limits,
     /// Calls in flight: `max` bounds the account, the adaptation happens in each scope.
     pub concurrency: Concurrency,
-    /// The first rate of each scope under [`Pace::Auto`], in calls a second: more than 0, at most 1,000,000. Default: none,
+    /// The first rate of each scope under [`Pace::Auto`], in calls a second: more than 0, at most 1,000,000. Until the first
+    /// refusal it doubles in 0.7 s, in less where answers come fast, and one call leaves in that time at least. Default: none,
     /// which is 2, or what the configured limits allow.
     pub start: Option<f64>,
     /// Calls in flight that the server bears for the whole account, as it says: at least 1. It bounds this pacer as the `max` of

@@ -5,6 +5,7 @@ use alloc::format;
 use alloc::string::{String, ToString as _};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ptr;
 use core::time::Duration;
 
 use crate::adaptive::RateEstimate;
@@ -55,10 +56,11 @@ impl Snapshot {
     /// and what is known of the limit. `now`: the time of the snapshot.
     pub fn explain(&self, now: Instant) -> String {
         let subject = self.subject(now);
-        let estimate = match &*self.scopes {
-            [only] => only.estimate.as_ref(),
-            _ => subject.estimate.as_ref(),
+        let shown = match &*self.scopes {
+            [only] => only,
+            _ => subject,
         };
+        let estimate = shown.estimate.as_ref();
         let ConcurrencySnapshot { in_flight, current_limit, .. } = self.account.concurrency;
         let mut text = format!("{in_flight} of {current_limit} calls in flight, {} waiting", self.account.waiting);
         let place = match &*subject.name {
@@ -68,6 +70,13 @@ impl Snapshot {
         let reason = subject.explain(now);
         if !reason.is_empty() {
             text += &format!("; {place}{reason}");
+        }
+        let of_account = Some(&self.account).filter(|account| !ptr::eq(*account, shown));
+        let named = subject.waits_for.as_ref().and_then(|(cause, _)| cause.dimension());
+        for quota in [shown].into_iter().chain(of_account).flat_map(|scope| scope.used_up(now)) {
+            if named != Some(&quota.dimension) {
+                text += &format!("; {} is used up for {}", quota.name(), format_duration(quota.next_free - now));
+            }
         }
         let tightest = subject.tightest().into_iter().chain(self.account.tightest()).min_by(|a, b| a.0.total_cmp(&b.0));
         match (estimate, tightest) {
@@ -84,6 +93,12 @@ impl Snapshot {
 }
 
 impl ScopeSnapshot {
+    /// The limits of which nothing is left, other than those on calls: where one of these is used up, the next call waits for it.
+    fn used_up(&self, now: Instant) -> impl Iterator<Item = &QuotaSnapshot> {
+        let all = self.quotas.iter().chain(&self.announced);
+        all.filter(move |quota| quota.dimension != Dimension::Requests && quota.remaining == 0 && quota.next_free > now)
+    }
+
     /// The limit on calls with the lowest rate, configured or announced, and that rate in calls a second.
     fn tightest(&self) -> Option<(f64, &QuotaSnapshot)> {
         let of_calls = self.quotas.iter().chain(&self.announced).filter(|quota| quota.dimension == Dimension::Requests);
@@ -337,6 +352,15 @@ pub struct QuotaSnapshot {
     pub taken: Vec<TakenState>,
 }
 
+impl QuotaSnapshot {
+    fn name(&self) -> String {
+        match self.window {
+            Some(window) => format!("the limit of {}", self.dimension.per(self.limit, window)),
+            None => format!("the server's limit of {} {}", self.dimension.amount(self.limit), self.dimension),
+        }
+    }
+}
+
 /// Sums since the beginning. Where no connection failed they agree with what the server counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -369,7 +393,9 @@ mod tests {
     use alloc::vec;
 
     use super::*;
+    use crate::admit::Admit;
     use crate::config::{Limits, PacerConfig, Quota};
+    use crate::outcome::Outcome;
     use crate::pacer::Pacer;
     use crate::request::Request;
     use crate::{Cost, PauseCause};
@@ -416,16 +442,54 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_that_is_used_up_is_named_also_where_the_next_call_costs_none_of_it() {
+        let limits = Limits::from([Quota::per_minute(60), Quota::per_minute(1_000).of(Dimension::Tokens)]);
+        let config = PacerConfig { limits, pace: crate::Pace::Fixed, ..PacerConfig::default() };
+        let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("right");
+        let scope = pacer.scope("a");
+        let cost = Cost::request().with(Dimension::Tokens, 1_000);
+        pacer.enqueue(Instant::ZERO, Request::new(&scope, cost.clone())).expect("small enough");
+        while pacer.poll_event().is_some() {}
+        let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+        let said = |pacer: &Pacer, seconds| pacer.snapshot(at(seconds)).explain(at(seconds));
+        let used_up = "; the limit of 1000 tokens per 60s is used up for ";
+        assert!(said(&pacer, 20).ends_with(&format!("{used_up}40s")), "{}", said(&pacer, 20));
+        assert!(!said(&pacer, 61).contains("used up"), "{}", said(&pacer, 61));
+        pacer.enqueue(at(20), Request::new(&scope, cost)).expect("small enough");
+        assert!(said(&pacer, 20).ends_with("waits 40s for the limit of 1000 tokens per 60s"), "{}", said(&pacer, 20));
+    }
+
+    #[test]
+    fn the_estimate_is_the_rate_that_a_caller_is_told() {
+        let mut pacer = Pacer::new(PacerConfig::default(), 1, Instant::ZERO).expect("right");
+        let request = Request::new(pacer.scope("a"), Cost::request());
+        for (sent, rate) in [(0, "2.00/s"), (1_000, "50.0/s")] {
+            let [sent, now] = [sent, sent + 1].map(|millis| Instant::ZERO + Duration::from_millis(millis));
+            let ticket = pacer.enqueue(sent, request.clone()).expect("small enough");
+            while pacer.poll_event().is_some() {}
+            let Admit::At { cause, .. } = pacer.admit(sent, &request) else { panic!("it leaves at once") };
+            assert_eq!(cause.to_string(), format!("the learnt rate of {rate}"));
+            let text = pacer.snapshot(sent).explain(sent);
+            assert!(text.ends_with(&format!("estimated limit about {rate} or more")), "{text}");
+            pacer.complete(now, ticket, Outcome::new(Class::Success));
+        }
+    }
+
+    #[test]
     fn what_is_known_of_the_limit_is_the_tighter_of_the_configured_and_the_learnt_one() {
         let said = |start| {
-            let limits = Limits { quotas: vec![Quota::per_minute(60), Quota::per_minute(90)], ..Limits::default() };
+            let limits = Limits { quotas: vec![Quota::per_minute(90), Quota::per_minute(120)], ..Limits::default() };
             let config = PacerConfig { limits, start: Some(start), ..PacerConfig::default() };
             let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("right");
             pacer.scope("a");
             pacer.snapshot(Instant::ZERO).explain(Instant::ZERO)
         };
-        let limit = "0 of 512 calls in flight, 0 waiting; the limit is 60 requests per 60s";
-        assert_eq!([said(2.0), said(1.0)], [limit, limit]);
-        assert_eq!(said(0.5), "0 of 512 calls in flight, 0 waiting; estimated limit about 0.50/s or more");
+        let limit = "0 of 512 calls in flight, 0 waiting; the limit is 90 requests per 60s";
+        assert_eq!([said(2.0), said(1.5)], [limit, limit]);
+        assert_eq!(
+            said(0.5),
+            "0 of 512 calls in flight, 0 waiting; estimated limit about 1.43/s or more",
+            "one call in 0.7 s"
+        );
     }
 }

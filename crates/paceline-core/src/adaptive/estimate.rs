@@ -103,7 +103,7 @@ impl AdaptiveRate {
         let told = self.told();
         let (decides, reader) = (self.reads(), self.reader());
         let shared = told.map(|(belief, share)| SharedRate { decides, reader, share, era: belief.era });
-        let all = told.filter(|_| self.follows()).map_or(rate.per_second(), |(belief, _)| belief.rate);
+        let all = told.filter(|_| self.follows()).map_or(rate.acting(), |(belief, _)| belief.rate);
         RateEstimate {
             rate: all,
             shared,

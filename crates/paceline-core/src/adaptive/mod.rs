@@ -124,9 +124,9 @@ impl AdaptiveRate {
         self.decision.reconfigure(longest);
     }
 
-    /// The cap on calls in flight, where there is one, and calls a second.
-    pub(crate) const fn limits(&self) -> (Option<u32>, f64) {
-        (self.decision.cap.limit(), self.decision.rate.per_second())
+    /// The cap on calls in flight, where there is one, and calls a second as they leave.
+    pub(crate) fn limits(&self) -> (Option<u32>, f64) {
+        (self.decision.cap.limit(), self.decision.rate.acting())
     }
 
     /// Calls a second, if the rate acts: not while configured limits are trusted.

@@ -268,10 +268,14 @@ impl Rate {
         }
     }
 
+    /// Calls a second as they leave: the start lets one call leave in the time of a doubling at least, for it grows with calls.
+    pub(super) fn acting(&self) -> f64 {
+        self.ramp.map_or(self.x, |ramp| self.x.max(1.0 / ramp))
+    }
+
     /// The time between two usual calls.
     pub(super) fn gap(&self) -> Duration {
-        let gap = 1.0 / self.x;
-        seconds(self.ramp.map_or(gap, |ramp| gap.min(ramp)))
+        seconds(1.0 / self.acting())
     }
 
     /// Admitted calls that pay for the refusals of an epoch.
