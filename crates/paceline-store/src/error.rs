@@ -52,6 +52,12 @@ pub enum JournalError {
         /// The results, errors or report.
         output: PathBuf,
     },
+    /// What stands where lines belong cannot take them: a folder, a pipe or a device.
+    #[error("{} is no file, and lines are to be written there; move it away or use another output", output.display())]
+    OutputIsNoFile {
+        /// The results, errors or refused answers.
+        output: PathBuf,
+    },
     /// The journal covers results that are gone.
     #[error(
         "{} is missing, but its journal {} has recorded {covered} bytes of it; restore it, or delete the journal to \

@@ -118,7 +118,7 @@ impl Journal {
                     let loader = Loader::begin_changed(conn, outputs, lock, options)?;
                     return Ok(Opened::Changed { loader, recovery, rewritten });
                 }
-                replace::unpack_to_go_on(&conn, &options.paths, &mut outputs)?;
+                replace::unpack_to_go_on(&conn, &options.paths, &mut outputs).and_then(|()| outputs.prove())?;
                 let journal = Self::start(JournalDb::new(conn, outputs, options.paths, lock)?, run.id)?;
                 Ok(Opened::Resumed { journal, recovery })
             }

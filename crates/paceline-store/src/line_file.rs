@@ -26,7 +26,8 @@ impl LineFile {
     /// When the system refuses.
     pub fn open(path: &Path) -> Result<Self, JournalError> {
         let opened = private_file().read(true).create(true).truncate(false).open(path);
-        let file = opened.map_err(JournalError::io("create", path))?;
+        let action = if path.exists() { "write" } else { "create" };
+        let file = opened.map_err(JournalError::io(action, path))?;
         sync_folder_of(path)?;
         Self::of(file, path)
     }

@@ -49,8 +49,8 @@ impl Outputs {
         }
     }
 
-    /// Makes sure, before a call costs anything, that a file can be made which is not there yet: a folder that takes no second
-    /// file, or a process that may open no more, would show that at the first line for it.
+    /// Makes sure, before a call costs anything, that lines can be written to the files that are not open yet: a folder that
+    /// takes no second file, a file of another user, or a process that may open no more, would show that at the first line.
     pub(crate) fn prove(&mut self) -> Result<(), JournalError> {
         self.errors.prove()?;
         self.refused_answers.prove()
@@ -104,6 +104,14 @@ impl Outputs {
     }
 }
 
+/// Refuses a folder, a device, or a pipe: to open one waits until another process reads it.
+fn refuse_special(path: &Path) -> Result<(), JournalError> {
+    match path.metadata() {
+        Ok(there) if !there.is_file() => Err(JournalError::OutputIsNoFile { output: path.to_owned() }),
+        _ => Ok(()),
+    }
+}
+
 fn holds_something(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|about| about.len() > 0)
 }
@@ -126,13 +134,13 @@ impl OutputFile {
         Self { path: path.to_owned(), file: None, len: 0, crc, staged: Vec::new(), kept: None }
     }
 
-    /// Makes the file and removes it again, unless it is there.
+    /// Opens the file where it is there, else makes it and removes it again.
     fn prove(&mut self) -> Result<(), JournalError> {
         if self.file.is_some() || self.kept.is_some() {
             return Ok(());
         }
         let made = match private_file().create_new(true).open(&self.path) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => return self.open(),
             made => made.map_err(JournalError::io("create", &self.path))?,
         };
         std::fs::remove_file(&self.path).map_err(JournalError::io("remove", &self.path))?;
@@ -143,6 +151,7 @@ impl OutputFile {
     /// Opens a file whose beginning is recorded, and makes sure that it is as recorded. Changes nothing.
     fn reopen(path: &Path, journal: &Path, covered: RecordedPrefix) -> Result<Self, JournalError> {
         let mut output = Self::absent(path);
+        refuse_special(path)?;
         let file = match OpenOptions::new().read(true).write(true).open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound && covered.len == 0 => return Ok(output),
@@ -269,6 +278,7 @@ impl OutputFile {
 
     fn open(&mut self) -> Result<(), JournalError> {
         if self.file.is_none() {
+            refuse_special(&self.path)?;
             self.kept = None;
             self.file = Some(alone(LineFile::open(&self.path)?, &self.path)?);
         }
@@ -361,5 +371,34 @@ mod tests {
         drop(outputs);
         let refused = Outputs::create(&paths).unwrap().prove().unwrap_err().to_string();
         assert!(refused.contains("xxx") && refused.contains("create"), "{refused}");
+    }
+
+    #[test]
+    fn what_cannot_take_lines_is_refused_before_anything_is_sent() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = Paths::beside(&folder.path().join("out.jsonl"));
+        let refused = |paths: &Paths| Outputs::create(paths).unwrap().prove().unwrap_err().to_string();
+        std::fs::create_dir(&paths.errors).unwrap();
+        assert!(refused(&paths).starts_with(&format!("{} is no file", paths.errors.display())), "{}", refused(&paths));
+        std::fs::remove_dir(&paths.errors).unwrap();
+        std::fs::write(&paths.refused_answers, "").unwrap();
+        let mut rights = std::fs::metadata(&paths.refused_answers).unwrap().permissions();
+        rights.set_readonly(true);
+        std::fs::set_permissions(&paths.refused_answers, rights).unwrap();
+        // Root may write all the same.
+        if OpenOptions::new().write(true).open(&paths.refused_answers).is_err() {
+            let told = format!("cannot write {}: ", paths.refused_answers.display());
+            assert!(refused(&paths).starts_with(&told), "{}", refused(&paths));
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_there_is_open_before_anything_is_sent() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = Paths::beside(&folder.path().join("out.jsonl"));
+        std::fs::write(&paths.errors, "").unwrap();
+        let mut outputs = Outputs::create(&paths).unwrap();
+        outputs.prove().unwrap();
+        assert!(outputs.errors.file.is_some(), "it takes no further descriptor");
     }
 }

@@ -33,6 +33,16 @@ pub(crate) fn check(
             "--journal {journal} is not a file: name one, or leave the flag out to keep the journal beside -o"
         )));
     }
+    for (what, path) in
+        [("errors", &paths.errors), ("refused answers", &paths.refused_answers), ("report", &paths.report)]
+    {
+        if is_special(path) {
+            let path = path.display();
+            return Err(Failure::refused(format!(
+                "{path}, where the {what} of this job belong, is not a file: move it away, or name another -o"
+            )));
+        }
+    }
     let places = places(args, paths);
     refuse_shared(&places)?;
     let read_before: Vec<_> = places.iter().filter(|(_, path)| *path != paths.refused_answers).copied().collect();

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, RandomState};
-use std::io;
+use std::io::{self, ErrorKind};
 
 use http::Method;
 use paceline::{Clock, clock};
@@ -171,6 +171,9 @@ pub(crate) fn refused(error: JournalError) -> Failure {
         }
         error if error.may_not_be_opened() => {
             "; the journal or its folder may belong to another user, such as root after one run with sudo (ls -l shows whose it is)"
+        }
+        JournalError::Io { source, .. } if source.kind() == ErrorKind::PermissionDenied => {
+            "; it may belong to another user, such as root after one run with sudo (ls -l shows whose it is): let this user write it"
         }
         JournalError::Sqlite { .. } => "; check that the disk has space and that the folder is writable",
         _ => "",

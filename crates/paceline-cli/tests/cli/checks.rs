@@ -11,6 +11,7 @@ use flate2::write::GzEncoder;
 use flate2::{Compression, Crc};
 use serde_json::{Value, json};
 
+use crate::bounded::Bounded as _;
 use crate::support::{Job, Reply, Server, finish, line};
 
 /// Something wrong, and what is said about it.
@@ -264,6 +265,16 @@ const PLACES: &[Case] = &[
         &["-o", "/sys/out.jsonl"],
         "cannot write in the folder /sys: Permission denied (os error 13)",
     ),
+    case(
+        "a folder where the errors belong",
+        |job| fs::create_dir(job.path("out.errors.jsonl")).expect("writable"),
+        "out.errors.jsonl, where the errors of this job belong, is not a file: move it away, or name another -o",
+    ),
+    case(
+        "a pipe where the refused answers belong",
+        |job| assert!(Command::new("mkfifo").arg(job.path("out.refused.jsonl")).ended().success()),
+        "out.refused.jsonl, where the refused answers of this job belong, is not a file: move it away, or name another -o",
+    ),
     flags("a folder as output", &["-o", "."], "-o . is not a file: name one; the journal is written beside it"),
     flags(
         "a device as the journal",
@@ -279,6 +290,14 @@ const PLACES: &[Case] = &[
 ];
 
 const RESUMED: &[Case] = &[
+    case(
+        "a pipe where the errors belong",
+        |job| {
+            done(job);
+            assert!(Command::new("mkfifo").arg(job.path("out.errors.jsonl")).ended().success());
+        },
+        "out.errors.jsonl, where the errors of this job belong, is not a file: move it away, or name another -o",
+    ),
     case(
         "a journal whose results are gone",
         |job| {

@@ -166,6 +166,15 @@ fn failed_items_wait_again_and_their_lines_are_gone() {
 }
 
 #[test]
+fn a_job_that_goes_on_proves_the_files_that_it_may_need() {
+    let mut job = Job::new();
+    drop(job.start(2));
+    job.paths.errors = job.folder.join("away/errors.jsonl");
+    let told = job.open().expect_err("there is no such folder").to_string();
+    assert!(told.starts_with("cannot create ") && told.contains("away/errors.jsonl"), "{told}");
+}
+
+#[test]
 fn errors_without_lines_are_no_file() {
     let job = Job::new();
     let journal = job.start(1);
