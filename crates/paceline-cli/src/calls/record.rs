@@ -174,7 +174,14 @@ impl Recorder {
         }
     }
 
-    /// The same, for items that come or go.
+    /// Tells of those that no line has told of, at the end.
+    pub(crate) fn tell_last_resends(&mut self) {
+        if let Some(line) = self.resends.last_line() {
+            tracing::warn!("{line}");
+        }
+    }
+
+    /// The counters, for items that come or go.
     pub(crate) const fn figures_mut(&mut self) -> &mut Counters {
         &mut self.figures
     }

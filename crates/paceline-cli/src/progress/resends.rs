@@ -42,11 +42,22 @@ impl Resends {
 
     /// The line, when it is time for one.
     pub(crate) fn line(&mut self, now: Instant) -> Option<String> {
-        let is_empty = self.by_class.is_empty() && self.by_gateway.0 == 0;
-        if is_empty || self.reported.is_some_and(|reported| now < reported + EVERY) {
+        if self.reported.is_some_and(|reported| now < reported + EVERY) {
             return None;
         }
-        self.reported = Some(now);
+        let line = self.take("will");
+        if line.is_some() {
+            self.reported = Some(now);
+        }
+        line
+    }
+
+    /// The line of those that no line has told of, at the end of a run: they were tried again since, or wait for a later run.
+    pub(crate) fn last_line(&mut self) -> Option<String> {
+        self.take("had to")
+    }
+
+    fn take(&mut self, will: &str) -> Option<String> {
         let gateway = std::mem::take(&mut self.by_gateway);
         let by_gateway = (gateway.0 > 0).then(|| words_of_gateway(gateway));
         let by_class = std::mem::take(&mut self.by_class);
@@ -60,7 +71,7 @@ impl Resends {
         let (what, again) = if self.are_commands { ("command", "run again") } else { ("call", "be sent again") };
         let calls = text::counted(by_class.values().sum(), what);
         let words = format!(
-            "{calls} failed and will {again}: {}; the last one: {} (-v shows each)",
+            "{calls} failed and {will} {again}: {}; the last one: {} (-v shows each)",
             kinds.join(", "),
             self.last_answer
         );
@@ -105,6 +116,14 @@ mod tests {
         );
         assert!(!line.contains('\x1b'), "{line:?}");
         assert_eq!(resends.line(at(40)), None, "nothing failed since");
+        resends.add("server overloaded", "try later");
+        assert!(resends.line(at(41)).is_some());
+        resends.add("server overloaded", "try later");
+        assert_eq!(resends.line(at(42)), None, "it is too early");
+        let last = resends.last_line().expect("the run ends");
+        let told = "1 call failed and had to be sent again: server overloaded; ";
+        assert!(last.starts_with(told), "{last}");
+        assert_eq!(resends.last_line(), None, "they are told");
         let mut commands = Resends::of_commands();
         commands.add("transient failure", "exit code 1");
         assert_eq!(
@@ -112,11 +131,11 @@ mod tests {
             Some("1 command failed and will run again: transient failure; the last one: exit code 1 (-v shows each)")
         );
         resends.add_by_gateway(2, 0);
-        assert_eq!(resends.line(at(50)).as_deref(), Some("the gateway sent 2 calls again"));
+        assert_eq!(resends.line(at(60)).as_deref(), Some("the gateway sent 2 calls again"));
         resends.add_by_gateway(2, 1);
         resends.add("server overloaded", "try later");
         assert_eq!(
-            resends.line(at(60)).as_deref(),
+            resends.line(at(70)).as_deref(),
             Some(
                 "1 call failed and will be sent again: server overloaded; the last one: try later (-v shows each); \
                  the gateway sent 2 calls again; 1 call before may have been done and may be billed"

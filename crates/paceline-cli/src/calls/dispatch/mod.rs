@@ -220,6 +220,7 @@ impl Dispatcher {
         self.parts.recorder.settle_held_back(self.stop.as_ref());
         self.written = None;
         self.look_after();
+        self.parts.recorder.tell_last_resends();
         let (has_begun_all, stopped_scopes) = (self.begun.used_up(), self.stopped_scopes);
         Ok(Ended { stop: self.stop, has_begun_all, stopped_scopes, recorder: self.parts.recorder })
     }

@@ -205,6 +205,12 @@ enum Work {
 }
 
 impl Work {
+    /// The first answer that could not be kept.
+    fn broken(&self) -> Option<String> {
+        let Self::Requests(requests) = self else { return None };
+        requests.broken()
+    }
+
     /// Those with what is told of requests alone.
     fn permits(&self, permits: Permits) -> Permits {
         match self {
@@ -362,17 +368,16 @@ impl Runs<'_> {
         self.limiter_state.save().await;
         telling.end().await;
         drop((drawing, kept));
-        if ended.is_err() {
-            progress.tell_failed(&|key| fail_fast.waits(key), true);
+        let broken_answers = self.work.broken();
+        if ended.is_err() || broken_answers.is_some() {
+            progress.tell(&|key| fail_fast.waits(key), true);
         }
         let summary = ended.map_err(|error| broken(error, progress.has_begun()))?;
-        if let Work::Requests(requests) = &self.work
-            && let Some(message) = requests.broken()
-        {
+        if let Some(message) = broken_answers {
             return Err(Failure::interrupted(message).resumable());
         }
         let settled = self.settle(&fail_fast).await;
-        progress.tell_failed(&|key| fail_fast.waits(key), true);
+        progress.tell(&|key| fail_fast.waits(key), true);
         let same = settled.map_err(|error| broken(error, true))?;
         let elapsed = self.clock.now().saturating_since(began);
         let mut standing = summary::standing(self.args, &*self.store).await.map_err(Failure::interrupted)?;

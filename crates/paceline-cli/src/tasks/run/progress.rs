@@ -222,11 +222,11 @@ impl Progress {
         }
     }
 
-    /// Tells of what is tried again, when it is time for that, and of items that have failed, as soon as it is known that they do
-    /// not wait after all, or at the end: for at most so long that is left open.
-    pub(super) fn tell_failed(&self, waits: Waits<'_>, at_the_end: bool) {
+    /// Tells what it is time for, and at the end all that is left: how many are tried again, and which items have failed, as soon
+    /// as it is known that they do not wait after all. For at most so long that is left open.
+    pub(super) fn tell(&self, waits: Waits<'_>, at_the_end: bool) {
         let now = self.0.clock.now();
-        self.tell_retried(now);
+        self.tell_retried(now, at_the_end);
         self.figures().untold.retain_mut(|failed| {
             let is_late = at_the_end || now.saturating_since(failed.at) >= LONGEST_OPEN;
             !failed.tell(waits(&failed.key), is_late) && !at_the_end
@@ -253,7 +253,7 @@ impl Progress {
                 tokio::select! {
                     _ = moments.tick() => {}
                     _ = tellings.tick() => {
-                        progress.tell_failed(&|key| fail_fast.waits(key), false);
+                        progress.tell(&|key| fail_fast.waits(key), false);
                         continue;
                     }
                 }

@@ -21,9 +21,11 @@ impl Progress {
         self
     }
 
-    /// Tells of all that are tried again, when it is time for that.
-    pub(super) fn tell_retried(&self, now: Instant) {
-        let line = self.figures().resends.line(now);
+    /// Tells of all that are tried again, when it is time for that, or at the end.
+    pub(super) fn tell_retried(&self, now: Instant, at_the_end: bool) {
+        let mut figures = self.figures();
+        let line = if at_the_end { figures.resends.last_line() } else { figures.resends.line(now) };
+        drop(figures);
         if let Some(line) = line {
             tracing::warn!("{line}");
         }
