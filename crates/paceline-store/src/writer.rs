@@ -224,33 +224,38 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::item::{End, Finished};
+
+    /// A wait that takes longer has no end.
+    const LONGEST_WAIT: Duration = Duration::from_mins(2);
 
     /// As while a disk is full: nothing is taken, and answers come.
     #[test]
     fn answers_that_wait_take_no_more_memory_than_their_bound() {
         const LINE: usize = 2 << 20;
         let queue = Arc::new(Queue::default());
-        let waiting = || {
-            let state = lock(&queue.state);
-            (state.commands.len(), state.bytes)
-        };
+        let (placed, places) = mpsc::channel();
         let pushes = {
             let queue = queue.clone();
             thread::spawn(move || {
                 for ordinal in 0..70 {
                     let finished = Finished::new(ordinal, End::Succeeded, vec![b'x'; LINE]);
                     queue.push(Command::Finish(Box::new(finished), Box::new(|_| {})));
+                    placed.send(()).expect("it is waited for");
                 }
             })
         };
-        let mut taken = 0;
+        let (mut found, mut taken) = (0, 0);
         while taken < 70 {
-            while waiting().0 < 31.min(70 - taken) {
-                thread::yield_now();
+            while found < 70.min(taken + 31) {
+                places.recv_timeout(LONGEST_WAIT).expect("the queue has room for this answer");
+                found += 1;
             }
-            assert!(waiting().1 <= QUEUE_BYTES, "{} MiB wait", waiting().1 >> 20);
+            let bytes = lock(&queue.state).bytes;
+            assert!(bytes <= QUEUE_BYTES, "{} MiB wait", bytes >> 20);
             taken += queue.take().expect("it is open").len();
         }
         pushes.join().expect("each found its place");
