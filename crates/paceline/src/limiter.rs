@@ -447,6 +447,11 @@ impl Limiter {
         self.driver.reconfigure(config)
     }
 
+    /// The configuration in force: the one of the beginning, or the last that replaced it.
+    pub fn config(&self) -> PacerConfig {
+        self.driver.look(|state, _| state.pacer.config().clone())
+    }
+
     /// Grants nothing any more: a caller that waits, or comes later, gets [`Error::Closed`]. Granted permits stay valid, so that
     /// calls in flight can still report their outcome.
     pub fn close(&self) {

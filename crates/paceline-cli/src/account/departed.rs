@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use paceline::{LevelState, Limiter, LimiterState, PacerConfig, PacerState, Quota, TakenState, WindowState, clock};
+use paceline::{LevelState, Limiter, LimiterState, PacerState, Quota, TakenState, WindowState, clock};
 use paceline_core::{Timestamp, tier_and_part};
 
 use crate::call_notes::{CallNotes, Note};
@@ -14,24 +14,22 @@ pub(super) struct Departed {
     notes: Arc<CallNotes>,
     /// The place of notes that the next counts have which can be written.
     unforgotten: Option<usize>,
-    /// The limits of the account, whose name is empty, and of tiers.
-    levels: Vec<(Arc<str>, Vec<Quota>)>,
+    /// Has the limits in force.
+    limiter: Limiter,
 }
 
 impl Departed {
-    /// Those beside the files of an account, under these limits.
-    pub(super) fn beside(files: &Path, config: &PacerConfig) -> Self {
-        let account = (Arc::from(""), config.limits.quotas.clone());
-        let tiers = config.tiers.iter().map(|(name, limits)| (Arc::clone(name), limits.quotas.clone()));
+    /// Those beside the files of an account, under the limits of that limiter.
+    pub(super) fn beside(files: &Path, limiter: Limiter) -> Self {
         let notes = CallNotes::beside(files);
         notes.rest();
-        Self { notes: Arc::new(notes), unforgotten: None, levels: std::iter::once(account).chain(tiers).collect() }
+        Self { notes: Arc::new(notes), unforgotten: None, limiter }
     }
 
     /// Notes each call of a run as it leaves, while it [has](Self::begin) the turn.
-    pub(super) fn follow(&self, run: &str, limiter: &Limiter) {
+    pub(super) fn follow(&self, run: &str) {
         let (run, notes) = (run.to_owned(), Arc::clone(&self.notes));
-        limiter.note_departures(move |request| notes.add(&key(&run, request.scope.name()), &request.cost));
+        self.limiter.note_departures(move |request| notes.add(&key(&run, request.scope.name()), &request.cost));
     }
 
     /// What that run noted, but for what is in the counts that it wrote: the files may have it still.
@@ -40,19 +38,17 @@ impl Departed {
         let is_left = |(_, note): &(&str, &Note)| counted_until.is_none_or(|until| note.at() >= until);
         let notes: Vec<_> = notes_of(run, &notes).filter(is_left).collect();
         let mut pacer = PacerState::default();
-        for (level, quotas) in &self.levels {
+        let config = self.limiter.config();
+        pacer.account.windows = windows(&config.limits.quotas, notes.iter().map(|(_, note)| *note));
+        for (tier, limits) in &config.tiers {
             let mut scopes: Vec<&str> =
-                notes.iter().map(|(scope, _)| *scope).filter(|scope| counts_in(level, scope)).collect();
+                notes.iter().map(|(scope, _)| *scope).filter(|scope| counts_in(tier, scope)).collect();
             scopes.sort_unstable();
             scopes.dedup();
-            if level.is_empty() {
-                pacer.account.windows = windows(quotas, notes.iter().map(|(_, note)| *note));
-                continue;
-            }
             // Each part of a tier has its limits for itself.
             pacer.scopes.extend(scopes.into_iter().map(|scope| {
                 let of_it = notes.iter().filter(|(of, _)| *of == scope).map(|(_, note)| *note);
-                LevelState { name: scope.to_owned(), windows: windows(quotas, of_it), ..LevelState::default() }
+                LevelState { name: scope.to_owned(), windows: windows(&limits.quotas, of_it), ..LevelState::default() }
             }));
         }
         LimiterState { at: clock::wall(), pacer }

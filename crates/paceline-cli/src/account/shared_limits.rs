@@ -115,7 +115,7 @@ impl SharedLimits {
         let account = account.filter(|_| Self::is_for(config)).and_then(|account| {
             let folder = folder().map_err(|error| warn_alone(&error, "")).ok()?;
             prune::unused(&folder);
-            Some(SharedAccount::new(&folder, account, config, &limiter, turn_wait.clone()))
+            Some(SharedAccount::new(&folder, account, &limiter, turn_wait.clone()))
         });
         Self { limiter, account, fleet: None, turn_wait }
     }
@@ -219,11 +219,11 @@ impl SharedLimits {
 }
 
 impl SharedAccount {
-    fn new(folder: &Path, account: &Account, config: &PacerConfig, limiter: &Limiter, turn_wait: TurnWait) -> Self {
+    fn new(folder: &Path, account: &Account, limiter: &Limiter, turn_wait: TurnWait) -> Self {
         let files = folder.join(account.name());
-        let departed = Departed::beside(&files, config);
+        let departed = Departed::beside(&files, limiter.clone());
         let run = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
-        departed.follow(&run, limiter);
+        departed.follow(&run);
         Self {
             ledger: Ledger::new(folder, account.name()),
             departed,

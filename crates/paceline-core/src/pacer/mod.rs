@@ -349,6 +349,11 @@ impl Pacer {
         Ok(())
     }
 
+    /// The configuration in force.
+    pub const fn config(&self) -> &PacerConfig {
+        &self.config
+    }
+
     /// The next event, oldest first.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()

@@ -15,10 +15,10 @@ fn run(folder: &Path) -> SharedLimits {
 fn run_under(folder: &Path, quotas: Vec<Quota>) -> SharedLimits {
     let limits = Limits { quotas, burst: None };
     let config = PacerConfig { limits, ..PacerConfig::default() };
-    let limiter = Limiter::new(config.clone()).expect("sensible");
+    let limiter = Limiter::new(config).expect("sensible");
     let account = Account::new("https://it", &http::HeaderMap::new());
     let turn_wait = TurnWait::default();
-    let account = Some(SharedAccount::new(folder, &account, &config, &limiter, turn_wait.clone()));
+    let account = Some(SharedAccount::new(folder, &account, &limiter, turn_wait.clone()));
     SharedLimits { limiter, account, fleet: None, turn_wait }
 }
 
@@ -141,6 +141,26 @@ async fn what_left_before_a_kill_counts_once_and_nothing_else_does() {
             next.account.as_mut().expect("shared").turn = None;
         }
     }
+}
+
+/// As after a reload of `serve`.
+#[tokio::test(start_paused = true)]
+async fn what_another_noted_before_a_kill_counts_under_the_limits_in_force() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (mut killed, mut next) = (run(folder.path()), run(folder.path()));
+    let quotas = vec![Quota::sliding(Dimension::Tokens, 100, HOUR), Quota::sliding(Dimension::Requests, 3, HOUR)];
+    let config = PacerConfig { limits: Limits { quotas, burst: None }, ..PacerConfig::default() };
+    next.limiter.reconfigure(config).expect("sensible");
+    take_turn(&mut killed).await;
+    let sent = || killed.limiter.try_acquire(call(&killed.limiter, 10)).inspect(Permit::departs).expect("room");
+    let _first = sent();
+    tokio::time::advance(Duration::from_secs(1)).await;
+    let _second = sent();
+    killed.account.as_mut().expect("shared").turn = None;
+    take_turn(&mut next).await;
+    let _permit = next.limiter.try_acquire(call(&next.limiter, 10)).expect("the third of three");
+    let wait = next.limiter.admit(&call(&next.limiter, 10));
+    assert!(matches!(wait, Admit::At { cause: WaitCause::Quota { .. }, .. }), "{wait:?}");
 }
 
 /// The kill comes when the counts are written, and the notes that they have are still there.
