@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use paceline_http::Shortage;
 
@@ -24,11 +24,15 @@ pub(crate) const OF_A_COMMAND: u64 = 8;
 /// Descriptors that are kept for the files of the end.
 const KEPT: usize = 6;
 
-/// Descriptors that are kept for a file that is replaced while others take the rest: its own, and that of its folder.
-const SPARE: usize = 2;
+/// What a file takes that is replaced: its own descriptor, and that of its folder.
+const OF_A_FILE: usize = 2;
 
-/// Those descriptors; none before they are asked for.
-static SPARES: Mutex<Option<Kept>> = Mutex::new(None);
+/// So often a file is tried with descriptors that are kept for it: the system gives one that is let go to the thread that asks
+/// next, which may be another one.
+const TRIES: usize = 3;
+
+/// The descriptors that are kept for that; none before they are asked for.
+static SPARES: Mutex<Spares> = Mutex::new(Spares { wanted: 0, kept: Vec::new() });
 
 /// Lets this process open as many files as it may. Where that is refused, the limit stays as it was.
 #[cfg(unix)]
@@ -112,8 +116,30 @@ impl Kept {
     }
 
     fn new(count: usize) -> Self {
-        Self((0..count).map_while(|_| File::open(NOTHING).ok()).collect())
+        Self(some(count).collect())
     }
+}
+
+/// So many descriptors, fewer where there are no more.
+fn some(count: usize) -> impl Iterator<Item = File> {
+    (0..count).map_while(|_| File::open(NOTHING).ok())
+}
+
+/// Descriptors that are let go for the file of one caller, and taken again.
+struct Spares {
+    wanted: usize,
+    kept: Vec<File>,
+}
+
+impl Spares {
+    /// Takes again what was let go, as soon as others leave it.
+    fn refill(&mut self) {
+        self.kept.extend(some(self.wanted - self.kept.len()));
+    }
+}
+
+fn spares() -> MutexGuard<'static, Spares> {
+    SPARES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether this process can open no more files now.
@@ -123,25 +149,25 @@ pub(crate) fn are_missing() -> bool {
 
 /// From now on [`with_spare`] has descriptors of its own, whatever else the process opens.
 pub(crate) fn keep_spare() {
-    *SPARES.lock().unwrap_or_else(PoisonError::into_inner) = Some(Kept::new(SPARE));
+    let mut spares = spares();
+    spares.wanted = TRIES * OF_A_FILE;
+    spares.refill();
 }
 
-/// Opens or writes a file; where no descriptor is left, once more with those that are kept for that.
+/// Opens or writes a file; where no descriptor is left, again with those that are kept for that.
 ///
 /// # Errors
 /// What the operating system says.
 pub(crate) fn with_spare<T>(write: impl Fn() -> io::Result<T>) -> io::Result<T> {
-    match write() {
-        Err(error) if Shortage::is_why(&error) => {
-            let mut spares = SPARES.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(kept) = spares.take() else { return Err(error) };
-            drop(kept);
-            let written = write();
-            *spares = Some(Kept::new(SPARE));
-            written
-        }
-        written => written,
+    let mut written = write();
+    let mut spares = spares();
+    while written.as_ref().is_err_and(|error| Shortage::is_why(error)) && !spares.kept.is_empty() {
+        let left = spares.kept.len().saturating_sub(OF_A_FILE);
+        spares.kept.truncate(left);
+        written = write();
     }
+    spares.refill();
+    written
 }
 
 #[cfg(all(test, unix))]
@@ -153,14 +179,18 @@ mod tests {
     #[test]
     fn what_finds_no_descriptor_is_done_with_those_that_are_kept() {
         const NO_FILES: i32 = 24;
-        let done = |with: fn() -> io::Error| {
+        let done_after = |failures: usize, with: fn() -> io::Error| {
             let tries = Cell::new(0);
-            let second = || if tries.replace(tries.get() + 1) == 0 { Err(with()) } else { Ok(()) };
-            with_spare(second).is_ok()
+            let write = || if tries.replace(tries.get() + 1) < failures { Err(with()) } else { Ok(()) };
+            with_spare(write).is_ok()
         };
-        assert!(!done(|| io::Error::from_raw_os_error(NO_FILES)), "none are kept yet");
+        let no_files = || io::Error::from_raw_os_error(NO_FILES);
+        assert!(!done_after(1, no_files), "none are kept yet");
         keep_spare();
-        assert!(done(|| io::Error::from_raw_os_error(NO_FILES)));
-        assert!(!done(|| io::ErrorKind::PermissionDenied.into()), "another reason");
+        assert!(done_after(1, no_files));
+        assert!(done_after(TRIES, no_files), "other threads took what was let go first");
+        assert!(!done_after(TRIES + 1, no_files), "and all of it");
+        assert!(done_after(TRIES, no_files), "what is free again is kept again");
+        assert!(!done_after(1, || io::ErrorKind::PermissionDenied.into()), "another reason");
     }
 }
