@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::time::Duration;
 
 use http::header::{self, CONTENT_LENGTH, HeaderMap, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri};
@@ -12,7 +13,7 @@ use hyper_util::client::legacy::{Client as HttpClient, Error as ClientError};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use paceline::{Clock, Limiter, ScopeId};
 use paceline_config::CallNames;
-use paceline_core::{Cost, Dimension, PacerConfig, Turns};
+use paceline_core::{Cost, Turns};
 use paceline_http::{AccessError, Call, HasAnswered, NoAnswer, SenderConfig, Shortage, TokenRatios, proxy_to, tls};
 use paceline_providers::secrets::Secrets;
 use paceline_providers::table::Scope;
@@ -21,6 +22,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::bounds::{Bounds, Held};
+use crate::chained::Chained;
 use crate::clients::Client;
 use crate::connector::{self, Connector, Taken, for_proxy};
 use crate::departed::Departed;
@@ -32,7 +34,7 @@ use crate::notes::{Kind, Notes};
 use crate::payload::Outgoing;
 use crate::stays_down::StaysDown;
 use crate::trust::Trust;
-use crate::{headers, query};
+use crate::{estimated, headers, query};
 
 /// So many scopes of an upstream have a pace of their own, two KiB each: clients choose the names.
 const MOST_SCOPES: usize = 10_000;
@@ -102,6 +104,7 @@ pub struct Backend {
     /// Of files and ports of this machine.
     shortage: Shortage,
     answers: HasAnswered,
+    chained: Chained,
     /// The log says that answers ask for waits that cannot be followed.
     pub(crate) ignored_wait: Once,
 }
@@ -154,7 +157,7 @@ impl Backend {
         let (ratios, waiting, items) = (Arc::default(), Held::default(), Arc::default());
         let (turns, metrics, notes) = (Arc::default(), Arc::new(Metrics::new(&config.name)), Arc::default());
         let falls_back = AtomicBool::new(false);
-        let counts_tokens = counts_tokens(&config.pacer);
+        let counts_tokens = estimated::limits_tokens(&config.pacer);
         Ok(Self {
             config,
             sending,
@@ -178,6 +181,7 @@ impl Backend {
             stays_down: StaysDown::default(),
             shortage: Shortage::default(),
             answers: HasAnswered::default(),
+            chained: Chained::default(),
             ignored_wait: Once::new(),
         })
     }
@@ -306,10 +310,7 @@ impl Backend {
 
     /// The same for a request of that cost: where a limit on tokens is what they wait for, clients take turns by these.
     pub(crate) fn place_at(self: &Arc<Self>, client: u64, cost: &Cost) -> QueuePlace {
-        let [all, input, output] =
-            [Dimension::Tokens, Dimension::InputTokens, Dimension::OutputTokens].map(|dimension| cost.get(&dimension));
-        let tokens = if self.counts_tokens { all.max(input.saturating_add(output)) } else { 0 };
-        self.place_of(client, 1 + tokens / TOKENS_OF_A_TURN)
+        self.place_of(client, if self.counts_tokens { estimated::turns(cost) } else { 1 })
     }
 
     fn place_of(self: &Arc<Self>, client: u64, units: u64) -> QueuePlace {
@@ -388,8 +389,13 @@ impl Backend {
         (cost, untold)
     }
 
-    /// Sends a call, up to the head of its answer.
-    pub(crate) async fn send(&self, departed: &Departed, body: Outgoing) -> Result<Response<Incoming>, NoAnswer> {
+    /// Sends a call, up to the head of its answer. The next one may wait for so long.
+    pub(crate) async fn send(
+        &self,
+        departed: &Departed,
+        body: Outgoing,
+        wait: Duration,
+    ) -> Result<Response<Incoming>, NoAnswer> {
         let call = &departed.call;
         let address = Uri::try_from(join_url(&self.sending.base_url, &call.url))
             .map_err(|error| NoAnswer::Connect(format!("the address of the call is none: {error}")))?;
@@ -404,6 +410,7 @@ impl Backend {
             *request.method_mut() = call.method.clone();
             *request.uri_mut() = address.clone();
             *request.headers_mut() = call.headers.clone();
+            self.chained.tell(request.headers_mut(), || departed.permit.retries_left(), wait);
             if !self.for_proxy.is_empty() {
                 request.headers_mut().extend(self.for_proxy.clone());
             }
@@ -430,6 +437,7 @@ impl Backend {
                 return Err(NoAnswer::proxy());
             }
             self.answers.came();
+            self.chained.came(answer.headers());
             Ok(answer)
         };
         let (left, late) = (self.stopwatch.now(), NoAnswer::Timeout(Some(self.sending.timeout)));
@@ -458,16 +466,6 @@ impl Backend {
         answer
     }
 }
-
-/// Whether a limit on tokens is configured.
-fn counts_tokens(config: &PacerConfig) -> bool {
-    let tiers = config.tiers.iter().map(|(_, limits)| limits);
-    let mut quotas = tiers.chain([&config.limits]).flat_map(|limits| &limits.quotas);
-    quotas.any(|quota| quota.dimension.is_of_tokens())
-}
-
-/// A request of so many tokens more counts as one more where clients take turns: small ones are one.
-const TOKENS_OF_A_TURN: u64 = 1_000;
 
 /// The place of a request in the queue, until it has left or waits no more.
 pub struct QueuePlace {

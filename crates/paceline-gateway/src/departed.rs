@@ -7,7 +7,7 @@ use http::{Method, Response};
 use paceline::{Class, Instant, NextAction, Permit, Timestamp, UnknownOutcome, clock};
 use paceline_config::Money;
 use paceline_core::{Cost, Dimension, LimitReport, Outcome, format_duration};
-use paceline_http::{Call, NoAnswer};
+use paceline_http::{Call, NoAnswer, gateway};
 use paceline_providers::{Answer, Asked, Reading, SoFar, Usage, billed_model, reference_to};
 
 use crate::awaited::AwaitedAnswer;
@@ -132,7 +132,8 @@ impl Departed {
             "answered"
         );
         let words = notes::words_for_all(&reading, status.filter(|_| known.is_some()));
-        let mut outcome = Outcome { unknown, ..reading.outcome_of(&reserved) };
+        let retried = answer.as_ref().map_or(0, |answer| gateway::retried(answer.headers()));
+        let mut outcome = Outcome { unknown, retried, ..reading.outcome_of(&reserved) };
         outcome.reason = outcome.reason.map(|_| (&*words).into());
         match outcome.unsent {
             true => spent.was_not_sent(),

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use http::request::Parts;
-use paceline::{Cost, Dimension};
+use paceline::{Cost, Dimension, PacerConfig};
 use paceline_config::Price;
 use paceline_http::Call;
 use paceline_providers::{Asked, Untold};
@@ -47,6 +47,23 @@ impl Gateway {
              [upstream.NAME.price] of the configuration)",
         )
     }
+}
+
+/// A request of so many tokens more counts as one more where clients take turns: small ones are one.
+const TOKENS_OF_A_TURN: u64 = 1_000;
+
+/// For how many small requests one of that cost counts.
+pub(crate) fn turns(cost: &Cost) -> u64 {
+    let [all, input, output] =
+        [Dimension::Tokens, Dimension::InputTokens, Dimension::OutputTokens].map(|dimension| cost.get(&dimension));
+    1 + all.max(input.saturating_add(output)) / TOKENS_OF_A_TURN
+}
+
+/// Whether a limit on tokens is configured.
+pub(crate) fn limits_tokens(config: &PacerConfig) -> bool {
+    let tiers = config.tiers.iter().map(|(_, limits)| limits);
+    let mut quotas = tiers.chain([&config.limits]).flat_map(|limits| &limits.quotas);
+    quotas.any(|quota| quota.dimension.is_of_tokens())
 }
 
 impl Estimated {

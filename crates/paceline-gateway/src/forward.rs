@@ -231,12 +231,13 @@ impl<'a> Forwarding<'a> {
 
     /// All of an answer that does not go on as it comes.
     async fn whole(
-        &self,
+        &mut self,
         departed: &mut Departed,
         sent: Result<Response<Begun>, NoAnswer>,
     ) -> Result<Response<Bytes>, NoAnswer> {
         let threads = (self.bodies, bodies_of(self.known.as_ref(), &self.client));
         let received = failure::read(sent, self.bounds, [self.room(), self.room()], threads).await;
+        self.told.retries += received.as_ref().map_or(0, |answer| gateway::retried(answer.headers()));
         match &received {
             Ok(_) => departed.is_answered(),
             Err(error) => departed.has_failed(error),
@@ -435,7 +436,7 @@ impl<'a> Forwarding<'a> {
             };
             let mut departed = self.departs(upstream, leaves, scope, reserved, call);
             (self.record.calls, self.told.retries) = (self.record.calls + 1, before + tries);
-            let sent = upstream.send(&departed, body).await.and_then(begun);
+            let sent = upstream.send(&departed, body, self.deadline - self.clock.now()).await.and_then(begun);
             let packed = sent.as_ref().ok().and_then(|answer| failure::packed(answer, self.known.is_some()));
             let received = match sent {
                 Ok(answer) if failure::is_none(answer.status()) && packed.is_none() => {

@@ -9,6 +9,7 @@ mod backend;
 mod bodies;
 mod bounds;
 mod browsers;
+mod chained;
 mod clients;
 mod closing;
 mod conditions;

@@ -116,6 +116,18 @@ pub(crate) struct Link {
     is_met: AtomicBool,
 }
 
+/// How many retries a gateway spent on the answer with this head; none where no gateway made it.
+pub fn retried(headers: &HeaderMap) -> u32 {
+    Passed::of(headers).retried
+}
+
+/// Tells a gateway how many `retries` are left, and how long it may hold the call. What the fields say already stands.
+pub fn tell_bounds(headers: &mut HeaderMap, retries: u32, held: Duration) {
+    tell_retries(headers, retries);
+    let held = format!("{}ms", held.as_millis());
+    headers.entry(DEADLINE).or_insert(held.parse().expect("digits and letters"));
+}
+
 /// Tells a gateway how many retries are left.
 pub(crate) fn tell_retries(headers: &mut HeaderMap, retries: u32) {
     headers.entry(RETRIES).or_insert(retries.into());
@@ -135,11 +147,8 @@ impl Link {
     /// fields come first.
     pub(crate) fn tell(&self, headers: &mut HeaderMap, retries: u32, within: Option<Duration>) {
         headers.entry(CLIENT).or_insert_with(|| self.client.clone());
-        tell_retries(headers, retries);
         // It has to be sent and answered as well.
-        let held = within.map_or(LONGEST_HOLD, |within| (within / 2).min(LONGEST_HOLD));
-        let held = format!("{}ms", held.as_millis());
-        headers.entry(DEADLINE).or_insert(held.parse().expect("digits and letters"));
+        tell_bounds(headers, retries, within.map_or(LONGEST_HOLD, |within| (within / 2).min(LONGEST_HOLD)));
     }
 
     /// Whether a gateway has answered where the API's own address was to be.

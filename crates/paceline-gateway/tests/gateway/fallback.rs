@@ -378,7 +378,12 @@ async fn what_an_upstream_says_of_a_fallback_is_not_said_of_this_one() {
         let at = counted(move |_| answer(status, &fields, body)).await.0;
         let served = Served::new(at, "retry = { max_retries = 0 }", Bounds::default());
         let got = served.post().send().await.unwrap();
-        let is_its_own = |(name, value): &(&str, &str)| got.headers().get(*name).is_none_or(|own| own != value);
+        // The retries that a gateway spent there count here too.
+        let spent = got.headers().get("x-paceline-retries").map(|spent| spent.to_str().unwrap());
+        assert_eq!(spent, (status == 500).then_some("9"));
+        let is_its_own = |(name, value): &(&str, &str)| {
+            *name == "x-paceline-retries" || got.headers().get(*name).is_none_or(|own| own != value)
+        };
         assert!(fields.iter().all(is_its_own), "{status}: {:?}", got.headers());
         assert_eq!(got.headers()["x-paceline-attempts"], "1");
     }

@@ -2,6 +2,7 @@
 
 mod attacks;
 mod bodies;
+mod chained;
 mod clients;
 mod fallback;
 mod held_by_keys;
