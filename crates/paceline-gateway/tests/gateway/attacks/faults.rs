@@ -368,6 +368,21 @@ async fn an_answer_without_a_body_has_none() {
     }
 }
 
+/// The connection of a prompt is not watched: what has come behind its answer ends it all the same.
+#[tokio::test]
+async fn what_stands_behind_an_answer_to_a_prompt_that_has_no_body_is_no_answer_to_the_next_one() {
+    for status in ["204 No Content", "304 Not Modified"] {
+        let raw = super::raw::Raw::new(move |_| {
+            format!("HTTP/1.1 {status}\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").into()
+        });
+        let served = Served::new(raw.address, ONCE, impatient());
+        for _ in 0..3 {
+            let got = served.post().send().await.expect("an answer");
+            assert_eq!(got.status().as_u16().to_string(), status[..3]);
+        }
+    }
+}
+
 /// Strict clients, and proxies before them, take a list for no length.
 #[tokio::test]
 async fn a_length_that_an_upstream_repeats_is_one_for_the_client() {
