@@ -235,19 +235,15 @@ impl<'a> Forwarding<'a> {
         departed: &mut Departed,
         sent: Result<Response<Begun>, NoAnswer>,
     ) -> Result<Response<Bytes>, NoAnswer> {
-        let threads = (self.bodies, bodies_of(self.known.as_ref(), &self.client));
-        let received = failure::read(sent, self.bounds, [self.room(), self.room()], threads).await;
+        let of_client = || bodies_of(self.known.as_ref(), &self.client);
+        let rooms = [self.bodies.begin(of_client()), self.bodies.begin(of_client())];
+        let received = failure::read(sent, self.bounds, rooms, (self.bodies, of_client())).await;
         self.told.retries += received.as_ref().map_or(0, |answer| gateway::retried(answer.headers()));
         match &received {
             Ok(_) => departed.is_answered(),
             Err(error) => departed.has_failed(error),
         }
         received
-    }
-
-    /// For a body, of which nothing has come.
-    fn room(&self) -> HeldBody {
-        self.bodies.begin(bodies_of(self.known.as_ref(), &self.client))
     }
 
     /// Waits for room under the limits of the client, if it has some of its own: each call takes of them what it takes.
@@ -346,11 +342,12 @@ impl<'a> Forwarding<'a> {
         Ok(lacks_room)
     }
 
-    /// Answers that came while the call waited show that it may take more of its client's limits than it reserved there.
-    fn has_outgrown(&self, upstream: &Backend, call: &Estimated) -> bool {
+    /// Whether a call has too little room under its client's limits by now: it may take more, or others have left in its place.
+    fn lacks_room(&self, upstream: &Backend, call: &Estimated) -> bool {
+        let Some(spent) = &self.spent else { return false };
         let known = self.known.as_deref().filter(|client| client.counts_tokens());
-        let now = known.map(|client| call.of_client_now(upstream, client));
-        self.spent.as_ref().zip(now).is_some_and(|(spent, now)| now.map_or(true, |now| spent.is_outgrown_by(&now)))
+        known.is_some_and(|client| call.of_client_now(upstream, client).map_or(true, |now| spent.is_outgrown_by(&now)))
+            || !spent.may_leave()
     }
 
     /// Waits for the turn of a call. `last` is the class of the one before it, at the same upstream.
@@ -389,7 +386,7 @@ impl<'a> Forwarding<'a> {
                 continue;
             }
             let lacks_room = match self.follow_client(upstream, call) {
-                Ok(false) if !self.has_outgrown(upstream, call) => break (permit, place),
+                Ok(false) if !self.lacks_room(upstream, call) => break (permit, place),
                 lacks_room => lacks_room,
             };
             next = permit.request();
@@ -431,8 +428,8 @@ impl<'a> Forwarding<'a> {
             };
             place.left();
             let Some(body) = self.payload.take_for_try() else {
-                let answer = Err(broken("its body cannot be sent a second time"));
-                return Ended { answer, stayed_down: false, retries };
+                let refusal = broken("its body cannot be sent a second time");
+                return Ended { answer: Err(refusal), stayed_down: false, retries };
             };
             let mut departed = self.departs(upstream, leaves, scope, reserved, call);
             (self.record.calls, self.told.retries) = (self.record.calls + 1, before + tries);

@@ -96,6 +96,12 @@ impl Spent {
         self.of_limits.as_ref().is_some_and(|of_limits| more(of_limits.expected))
     }
 
+    /// Whether the call may leave now, and counts from now on: while it waited for its upstream, others of its client may have left
+    /// in its place.
+    pub(crate) fn may_leave(&self) -> bool {
+        self.of_limits.as_ref().is_none_or(|of_limits| of_limits.permit.leaves())
+    }
+
     /// The call leaves: from now on a kill does not forget it.
     pub(crate) fn leaves(&self, to: SentTo) {
         if let Some(OfLimits { permit, key, uses, .. }) = &self.of_limits

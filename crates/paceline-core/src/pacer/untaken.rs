@@ -63,24 +63,31 @@ impl Pacer {
     /// back: it counts as never sent, and is to be enqueued again. It keeps its arrival and its deadline.
     #[must_use = "it waits again"]
     pub fn take(&mut self, now: Instant, ticket: Ticket) -> Option<Request> {
+        if self.leaves(now, ticket) { None } else { self.give_back(self.now, ticket) }
+    }
+
+    /// The same for a caller that keeps its permit to the end. Returns whether the call may leave: where others have left in its
+    /// place it may not, and counts in no window. Then it is to be [cancelled](Self::cancel), and enqueued again.
+    #[must_use = "it may not leave"]
+    pub fn leaves(&mut self, now: Instant, ticket: Ticket) -> bool {
         let now = self.advance(now);
         let Some(Entry { request, stage: Stage::InFlight { flight, .. } }) = self.slots.get(ticket) else {
-            return None;
+            return true;
         };
-        let (number, counted) = (flight.untaken?, flight.counted);
+        let (Some(number), counted) = (flight.untaken, flight.counted) else { return true };
         let (place, cost) = (request.scope.place, &request.cost);
         self.untaken.remove(number);
         let all = [&self.quotas, &self.scopes[place].quotas];
         match counted.filter(|then| all.iter().all(|quotas| quotas.counts(*then, now, cost))) {
             Some(then) => self.postpone(then, now, ticket.slot, place),
-            None if !self.take_anew(now, ticket.slot, place) => return self.give_back(now, ticket),
+            None if !self.take_anew(now, ticket.slot, place) => return false,
             None => {}
         }
         self.turn.windows_changed();
         if let (_, Stage::InFlight { flight, .. }) = self.slots.at_mut(ticket.slot) {
             (flight.untaken, flight.counted) = (None, Some(now));
         }
-        None
+        true
     }
 
     /// The units of a call count as of now. That leaves no more room than before: only times become later.

@@ -105,7 +105,13 @@ impl World {
 
     fn poll(&mut self) {
         let Some(ticket) = self.granted.pop_front() else { return };
-        match self.pacer.take(self.now, ticket) {
+        // Every second caller keeps its permit until it knows that it may leave.
+        let again = match self.calls.len().is_multiple_of(2) {
+            true => self.pacer.take(self.now, ticket),
+            false if self.pacer.leaves(self.now, ticket) => None,
+            false => self.pacer.cancel(self.now, ticket),
+        };
+        match again {
             Some(request) => self.enqueue(request),
             None => {
                 let request = self.pacer.request(ticket).expect("it is in flight");

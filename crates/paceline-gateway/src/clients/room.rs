@@ -37,6 +37,8 @@ impl Client {
         self.refuse_long_wait(limiter, &request, left)?;
         let refused = match timeout(left, limiter.acquire_within(request.clone(), MaxWait::Known(left))).await {
             Ok(Ok(Within::Granted(permit))) => {
+                // It waits for its upstream.
+                permit.leaves_later();
                 let (key, uses) = (Arc::clone(&self.key), Arc::clone(&self.uses));
                 return Ok(Some(Arc::new(Spent::new(permit, cost, untold, key, uses))));
             }

@@ -1,9 +1,9 @@
 //! What a call counts with under the limits of its client, however its server answers and its client goes.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -62,6 +62,29 @@ async fn an_answer_without_usage_counts_with_its_text_where_the_server_ignores_t
     prompt(&served, 5).send().await.expect("an answer").bytes().await.expect("whole");
     let used = used(&served).await;
     assert!((5..20).contains(&used), "its bound and its prompt: {used}");
+}
+
+/// The server holds the upstream for longer than the client's window; what got room under the limit meanwhile leaves after it.
+#[tokio::test]
+async fn what_waits_for_its_upstream_counts_when_it_leaves() {
+    let arrivals: Arc<Mutex<Vec<Instant>>> = Arc::default();
+    let seen = Arc::clone(&arrivals);
+    let api = upstream(move |_: Request| {
+        let mut arrivals = seen.lock().expect("no panic");
+        arrivals.push(Instant::now());
+        let first = arrivals.len() == 1;
+        std::future::ready(if first { answer(429, &[("retry-after", "3")], "") } else { answer(200, &[], "{}") })
+    })
+    .await;
+    let served = Served::new(api, "pace = 'fixed'", Bounds::default());
+    serve_to(&served, vec![client("ci", &["3 per 1s"])]);
+    let ask = || served.post().header("x-paceline-key", "pk-ci").body("{}").send();
+    let answers = futures_util::future::join_all((0..12).map(|_| ask())).await;
+    assert!(answers.iter().all(|answer| answer.as_ref().is_ok_and(|answer| answer.status() == 200)), "{answers:?}");
+    let arrivals = arrivals.lock().expect("no panic").split_off(1);
+    // They leave a window apart, and arrive as the machine lets them.
+    let closest = arrivals.windows(4).map(|four| four[3] - four[0]).min().expect("twelve");
+    assert!(closest > Duration::from_millis(500), "{closest:?}: {arrivals:?}");
 }
 
 /// A server of one's own may never send the end.

@@ -42,7 +42,7 @@ impl Permit {
         Self { driver, ticket, probe, answered: false }
     }
 
-    pub(super) fn driver(&self) -> &Driver {
+    pub(super) const fn driver(&self) -> &Arc<Driver> {
         &self.driver
     }
 
