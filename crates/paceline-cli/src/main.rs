@@ -32,6 +32,7 @@ mod plan;
 mod process;
 mod progress;
 mod report;
+mod reserve;
 mod run;
 mod run_args;
 mod serve;

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 use paceline::{LevelState, LimiterState, PacerState, Quota, QuotaShape, TakenState, WindowState, clock};
 use paceline_core::Timestamp;
-use paceline_store::private_file;
+use paceline_store::{is_disk_full, private_file};
 use serde::{Deserialize, Serialize};
 
 use super::bucket_levels::handed_on;
-use crate::{files, output};
+use crate::{files, output, reserve};
 
 /// The version of the file that this program writes; it refuses later ones.
 const VERSION: u32 = 1;
@@ -178,14 +178,26 @@ impl Ledger {
     /// # Errors
     /// What the file system says; the old file stays then.
     pub(super) fn write(&self, runs: Vec<Entry>, turn_of: Option<&str>) -> io::Result<()> {
+        let contents = Contents { version: VERSION, turn_of: turn_of.map(str::to_owned), runs };
+        let text = reserve::with_room(serde_json::to_vec(&contents)?);
+        match self.replace(&self.path, &text) {
+            Err(error) if is_disk_full(&error) => {
+                return files::with_spare(|| reserve::take_turns(&self.path, text.trim_ascii_end())).map_err(|_| error);
+            }
+            replaced => replaced?,
+        }
+        if let Some(blanks) = reserve::wanted(&self.path, text.len()) {
+            // Without it, a disk that is full takes no counts.
+            let _ = self.replace(&reserve::of(&self.path), &blanks);
+        }
+        Ok(())
+    }
+
+    fn replace(&self, path: &Path, text: &[u8]) -> io::Result<()> {
         let new = self.path.with_extension(NEW);
         let mut file = files::with_spare(|| private_file().create(true).truncate(true).open(&new))?;
-        file.write_all(&serde_json::to_vec(&Contents {
-            version: VERSION,
-            turn_of: turn_of.map(str::to_owned),
-            runs,
-        })?)?;
-        fs::rename(new, &self.path)
+        file.write_all(text)?;
+        fs::rename(new, path)
     }
 }
 

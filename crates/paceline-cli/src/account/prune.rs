@@ -14,6 +14,7 @@ use super::ledger::{self, Ledger};
 use super::lock;
 use super::{IN_USE, NEXT, TURN};
 use crate::call_notes::{self, CallNotes};
+use crate::reserve::RESERVE;
 
 /// How long the files of an unused account stay at least.
 const KEPT: Duration = Duration::from_hours(24);
@@ -57,7 +58,7 @@ fn remove(folder: &Path, name: &str) -> io::Result<()> {
         return Ok(());
     }
     let [notes, more_notes] = call_notes::FILES;
-    for end in [ledger::FILE, ledger::NEW, ledger::BAD, notes, more_notes, NEXT, TURN, IN_USE] {
+    for end in [ledger::FILE, ledger::NEW, ledger::BAD, RESERVE, notes, more_notes, NEXT, TURN, IN_USE] {
         match fs::remove_file(folder.join(name).with_extension(end)) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}

@@ -1,7 +1,7 @@
 //! Files that are whole at every moment: what is there is the old text or the new one.
 
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -10,7 +10,7 @@ use paceline_gateway::Conditions;
 use tempfile::NamedTempFile;
 
 use super::state::Folder;
-use crate::{files, output};
+use crate::{files, output, reserve};
 
 /// A longer file is no configuration, no key and no certificate, and would take the memory of the gateway that reads it.
 const LONGEST: u64 = 16 << 20;
@@ -107,7 +107,7 @@ pub(super) fn replace_durably(path: &Path, text: &[u8]) -> io::Result<()> {
 /// The same, on a full disk too, as far as the file needs no more than it did: a reserve beside it, which was made while there
 /// was room, becomes the file then.
 pub(super) fn replace_durably_on_a_full_disk(path: &Path, text: &[u8]) -> io::Result<()> {
-    let reserve = path.with_extension("reserve");
+    let reserve = reserve::of(path);
     match replace_durably(path, text) {
         Err(error) if error.kind() == io::ErrorKind::StorageFull => {
             become_file(&reserve, path, text).map_err(|_| error)?
@@ -125,33 +125,16 @@ pub(super) fn replace_durably_on_a_full_disk(path: &Path, text: &[u8]) -> io::Re
 /// [`replace`] for what is written again and again, on a full disk too: then the file and a reserve beside it, which was made
 /// while there was room, take turns, and need no more than they have. Behind the text are blanks then.
 pub(super) fn replace_in_turn(path: &Path, text: &[u8]) -> io::Result<()> {
-    let reserve = path.with_extension("reserve");
     match replace(path, text) {
         Err(error) if error.kind() == io::ErrorKind::StorageFull => {
-            return take_turns(&reserve, path, text).map_err(|_| error);
+            return reserve::take_turns(path, text).map_err(|_| error);
         }
         replaced => replaced?,
     }
-    if !reserve.metadata().is_ok_and(|found| found.len() >= text.len() as u64) {
-        let _ = replace(&reserve, &vec![b' '; text.len() + (4 << 10)]);
+    if let Some(blanks) = reserve::wanted(path, text.len()) {
+        let _ = replace(&reserve::of(path), &blanks);
     }
     Ok(())
-}
-
-/// Writes a text over a reserve, and has it and the file change places.
-#[cfg(target_os = "linux")]
-fn take_turns(reserve: &Path, path: &Path, text: &[u8]) -> io::Result<()> {
-    use rustix::fs::{CWD, RenameFlags, renameat_with};
-    let mut file = File::options().write(true).open(reserve)?;
-    let blanks = file.metadata()?.len().saturating_sub(text.len() as u64);
-    file.write_all(text)?;
-    io::copy(&mut io::repeat(b' ').take(blanks), &mut file)?;
-    Ok(renameat_with(CWD, reserve, CWD, path, RenameFlags::EXCHANGE)?)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn take_turns(reserve: &Path, path: &Path, text: &[u8]) -> io::Result<()> {
-    become_file(reserve, path, text)
 }
 
 /// Writes a text over a reserve, whose room it needs alone, and puts that in the place of the file.

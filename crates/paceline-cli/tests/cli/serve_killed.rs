@@ -1,8 +1,9 @@
 //! A gateway that is killed while it holds requests: the next one knows what has left.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -10,7 +11,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::serve::{Gateway, serve};
+use crate::bounded::Bounded as _;
+use crate::serve::{Gateway, send, serve};
 use crate::support::{Job, Reply, Server};
 
 const REQUESTS: usize = 500;
@@ -40,6 +42,65 @@ fn post_all(url: &str, deadline: &'static str, and: impl FnOnce(&AtomicUsize)) -
         *answers.entry(answer.map_or(0, |answer| answer.status().as_u16())).or_default() += 1;
     }
     answers
+}
+
+/// The counts and a reserve beside them take turns.
+#[test]
+fn what_was_sent_on_a_full_disk_counts_after_a_kill() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let serve = format!(
+        "{} serve --listen 127.0.0.1:0 --state state --limit '5 per 1h' --base-url {}",
+        env!("CARGO_BIN_EXE_paceline"),
+        server.url()
+    );
+    let written = |units| {
+        format!(
+            "for i in $(seq 1000); do
+                 sum=0; for n in $(grep -oh '\"units\":[0-9]*' home/paceline/*.json); do sum=$((sum + ${{n#*:}})); done
+                 [ $sum = {units} ] && break
+             done"
+        )
+    };
+    let script = format!(
+        "mkdir home && mount -t tmpfs -o size=1m tmpfs home || exit 99
+         {serve} > one 2> log &
+         read called; {}
+         head -c 2m /dev/zero > home/filler; echo > full
+         read called; {}
+         kill -9 $!; wait
+         {serve} > two 2> log &
+         read ended; kill $!; wait",
+        written(1),
+        written(3)
+    );
+    let mut command = Command::new("unshare");
+    command.args(["-rm", "sh", "-c", &script]).current_dir(job.path("")).env_clear().stdin(Stdio::piped());
+    command.env("XDG_STATE_HOME", job.path("home")).env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    let mut running = command.spawn().expect("unshare is there");
+    let text_of = |name: &str| loop {
+        match std::fs::read_to_string(job.path(name)) {
+            Ok(text) if text.ends_with('\n') => {
+                break text.lines().next().unwrap_or_default().trim_start_matches("listening on ").to_owned();
+            }
+            _ => std::thread::yield_now(),
+        }
+    };
+    let post = |url: &str| {
+        send(&format!("{url}/generic/v1/things"), |client, url| client.post(url).header("x-paceline-deadline", "1s")).0
+    };
+    let mut goes_on = running.stdin.take().expect("it is piped");
+    let mut go_on = || goes_on.write_all(b"\n").expect("it reads");
+    let first = text_of("one");
+    assert_eq!(post(&first), 200);
+    go_on();
+    text_of("full");
+    assert_eq!([(); 2].map(|()| post(&first)), [200; 2]);
+    go_on();
+    let second = text_of("two");
+    assert_eq!([(); 4].map(|()| post(&second)), [200, 200, 429, 429]);
+    go_on();
+    assert!(running.ended().success(), "{}", job.text("log"));
+    assert_eq!(server.count(), 5);
 }
 
 /// The units that the user's counts have of the limit.
