@@ -9,6 +9,11 @@ use paceline_providers::secrets::{SECRET, hidden, is_secret_name, looks_random};
 use paceline_providers::table::Scope;
 use paceline_providers::{below, join_url, origin, path_of};
 
+/// What only those can do about a line who begin the program.
+pub(crate) const OTHER_HOSTS: &str = "; add --scope host to call several hosts (the others get no key)";
+pub(crate) const ENDPOINT_OF_BODIES: &str = ", or --endpoint PATH for lines that are bodies";
+pub(crate) const ADDRESS_IS_SET: &str = "; the address itself is set with --base-url or in paceline.toml";
+
 /// Where lines may lead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Addresses {
@@ -78,11 +83,9 @@ impl Addresses {
                 // Without the line's own address: the error is the same for all these lines, and they count as one.
                 Some(of_line) if origin_of(&self.base).is_some_and(|base| base != of_line) => Err(match &self.api {
                     Some(api) => format!("this url is of another host than the API behind the gateway ({api})"),
-                    None => format!(
-                        "this url is of another host than --base-url ({}); add --scope host to call several hosts (the others get \
-                         no key)",
-                        self.base
-                    ),
+                    None => {
+                        format!("this url is of another host than the upstream's address {}{OTHER_HOSTS}", self.base)
+                    }
                 }),
                 _ => relative(url, &self.base),
             };
@@ -124,10 +127,7 @@ fn origin_of(url: &str) -> Option<(String, String, u16)> {
 /// What is wrong with the address, and the accepted form.
 pub(crate) fn relative<'a>(url: Cow<'a, str>, base: &str) -> Result<Cow<'a, str>, String> {
     if url.is_empty() {
-        return Err(
-            "missing: expected a path such as /v1/chat/completions, or --endpoint PATH for lines that are bodies"
-                .to_owned(),
-        );
+        return Err(format!("missing: expected a path such as /v1/chat/completions{ENDPOINT_OF_BODIES}"));
     }
     without_blank(&url)?;
     without_fragment(&url)?;
@@ -140,8 +140,7 @@ pub(crate) fn relative<'a>(url: Cow<'a, str>, base: &str) -> Result<Cow<'a, str>
         return Err(match wrong_form(&url) {
             Some(what) => format!("`{url}` {what}"),
             None => format!(
-                "`{url}` is not below the upstream's address {base}: expected a path that begins with /; the address itself is set \
-                 with --base-url or in paceline.toml"
+                "`{url}` is not below the upstream's address {base}: expected a path that begins with /{ADDRESS_IS_SET}"
             ),
         });
     };

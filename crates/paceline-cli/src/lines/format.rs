@@ -50,6 +50,10 @@ pub(crate) struct Format {
 /// Why a text is refused that others see.
 pub(crate) const SHOWS_A_KEY: &str = "a key of a client stands in it, which others see: leave it out";
 
+/// How the form of the lines was chosen, and how another is: by those who begin the program.
+pub(crate) const BY_FORMAT: &str = " by --format";
+pub(crate) const FORM_IS_NAMED: &str = ", which --format names";
+
 /// Why an input is read in its form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
@@ -274,8 +278,7 @@ impl Format {
         }
         let (theirs, ours, why) = (form.name(), self.form.name(), self.why);
         let message = format!(
-            "`{key}` belongs to the {theirs} form, but the input is read as {ours} {why}: all lines of a file have one \
-             form, which --format names"
+            "`{key}` belongs to the {theirs} form, but the input is read as {ours} {why}: all lines of a file have one form{FORM_IS_NAMED}"
         );
         Err(Fault::new("format_mismatch", None, message))
     }
@@ -332,7 +335,7 @@ impl Form {
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Told => f.write_str("by --format"),
+            Self::Told => f.write_str(BY_FORMAT.trim_start()),
             Self::Endpoint => f.write_str("because of --endpoint"),
             Self::FirstLine(key) => write!(f, "because its first line has `{key}`"),
             Self::Usual => f.write_str("because nothing in its first line names another form"),

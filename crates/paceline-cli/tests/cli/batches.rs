@@ -363,7 +363,7 @@ fn requests_that_make_no_sense_are_refused_in_the_form_of_openai() {
         (order(&given, "soon"), json!("completion_window")),
         (order(&given, "0s"), json!("completion_window")),
         (order(&given, "367d"), json!("completion_window")),
-        (json!({"input_file_id": given, "completion_window": "24h"}), Value::Null),
+        (json!({"input_file_id": given, "completion_window": "24h"}), json!("endpoint")),
         (json!({"input_file_id": given, "endpoint": "chat", "completion_window": "24h"}), json!("endpoint")),
     ] {
         let (status, error) = service.json(Method::POST, "/v1/batches", &order);

@@ -100,6 +100,68 @@ fn a_file_that_cannot_be_read_ends_its_batches_and_leaves_their_places_to_others
     service.until_status(&good, "completed");
 }
 
+/// What a client of the gateway is told names what it can do: no flag of a command, and no words of a library.
+#[test]
+fn what_is_wrong_with_a_line_or_a_request_is_told_in_words_of_its_client() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let service = Service::start(&job, &server, &[]);
+    let with_url = |url: &str| format!(r#"{{"custom_id":"a","method":"POST","url":"{url}","body":{{"model":"m"}}}}"#);
+    for (text, expected) in [
+        (
+            with_url("https://elsewhere.example/v1"),
+            "this url is of another host than the upstream's address http://127.0.0.1:",
+        ),
+        (with_url("v1/chat/completions"), ": expected a path that begins with /\""),
+        (with_url(""), "\"missing: expected a path such as /v1/chat/completions\""),
+        (r#"{"model":"m","messages":[]}"#.to_owned(), "read as batch: all lines of a file have one form\""),
+    ] {
+        let batch = service.until_status(&service.create(&text, "24h"), "failed");
+        let told = batch["errors"].to_string();
+        assert!(
+            told.contains(expected) && !told.contains("--") && !told.contains("paceline.toml"),
+            "{expected}: {told}"
+        );
+    }
+    let file = service.upload("x");
+    let with_window = |window: Value| json!({"input_file_id": file, "endpoint": "/v1/x", "completion_window": window});
+    for (path, body, param, expected) in [
+        ("batches", "soon".to_owned(), Value::Null, "expected a JSON object with input_file_id, endpoint and"),
+        ("batches", "[]".to_owned(), Value::Null, "expected a JSON object with input_file_id, endpoint and"),
+        (
+            "batches",
+            json!({"endpoint": "/v1/x"}).to_string(),
+            json!("input_file_id"),
+            "missing: expected a text, the id of",
+        ),
+        ("batches", with_window(json!(24)).to_string(), json!("completion_window"), "expected a text, such as 24h"),
+        ("files", "x".to_owned(), Value::Null, "expected a form (Content-Type: multipart/form-data; boundary=...)"),
+    ] {
+        let headers = [("content-type", "application/json")];
+        let (status, text) = service.text(Method::POST, &format!("/v1/{path}"), &headers, body);
+        let error = serde_json::from_str::<Value>(&text).expect("JSON");
+        let message = error["error"]["message"].as_str().expect("words");
+        assert!(status == 400 && error["error"]["param"] == param && message.starts_with(expected), "{text}");
+    }
+    let (_, text) = service.text(Method::GET, "/v1/batches?limit=x", &[], "");
+    assert!(text.contains("\"x: expected 1 to 100\"") && text.contains("\"limit\""), "{text}");
+}
+
+/// A key that the upstream refuses is one line of the log that says what to do, and one that says which batch waits for it.
+#[test]
+fn a_refused_key_is_told_once_for_the_upstream_and_once_for_the_batch() {
+    let job = Job::new(0);
+    let server = Server::new(|_| Reply::error(401, "invalid_api_key"));
+    let mut service = Service::start(&job, &server, &[]);
+    service.until(&service.create(&input(2), "24h"), |batch| !batch["paceline"]["waits_for"].is_null());
+    service.signal(Signal::TERM);
+    service.gateway.ended();
+    let log = job.text("gateway.log");
+    let told: Vec<_> = log.lines().filter(|line| line.contains("401")).collect();
+    let [upstream, batch] = &told[..] else { panic!("{log}") };
+    assert!(upstream.contains("nothing leaves until a person acts") && batch.contains("the batch waits: "), "{log}");
+    assert!(!log.contains("the same command"), "{log}");
+}
+
 /// Batches of clients with keys, of a gateway that had none yet.
 struct OfClients<'a> {
     job: &'a Job,

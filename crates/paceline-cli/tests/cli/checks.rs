@@ -113,7 +113,7 @@ const INPUT: &[Case] = &[
         "the address of another host",
         |job| second(job, r#"{"custom_id":"a","url":"https://elsewhere.example/v1","body":{}}"#),
         "1 line of in.jsonl cannot be sent, so no request was sent; correct them, or send the others with --skip-bad-lines:\n  \
-         line 2: invalid_url: url: this url is of another host than --base-url ({server}); add --scope host to call several hosts \
+         line 2: invalid_url: url: this url is of another host than the upstream's address {server}; add --scope host to call several hosts \
          (the others get no key)",
     ),
     case(

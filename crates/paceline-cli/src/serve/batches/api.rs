@@ -19,7 +19,7 @@ use paceline_config::parse_duration;
 use paceline_core::LONGEST_DURATION;
 use paceline_gateway::{Client, OwnBody, OwnRequest, OwnRoutes};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::io::AsyncReadExt as _;
 use tower::ServiceExt as _;
 
@@ -138,13 +138,34 @@ async fn content(State(service): State<Arc<Service>>, Path(id): Path<String>) ->
 }
 
 /// What a client posts for a batch. It may say more, which means nothing here.
-#[derive(Deserialize)]
+#[derive(Debug)]
 struct Posted {
     input_file_id: String,
     endpoint: String,
     completion_window: String,
-    #[serde(default)]
     metadata: Option<BTreeMap<String, String>>,
+}
+
+impl Posted {
+    fn of(body: &[u8]) -> Result<Self, ApiError> {
+        let members: Map<String, Value> = serde_json::from_slice(body).map_err(|_| {
+            ApiError::invalid(None, "expected a JSON object with input_file_id, endpoint and completion_window")
+        })?;
+        let text = |name: &'static str, such_as: &str| match members.get(name) {
+            Some(Value::String(text)) => Ok(text.clone()),
+            None | Some(Value::Null) => Err(ApiError::invalid(name, format!("missing: expected a text, {such_as}"))),
+            Some(_) => Err(ApiError::invalid(name, format!("expected a text, {such_as}"))),
+        };
+        let metadata = members.get("metadata").filter(|metadata| !metadata.is_null());
+        let metadata = metadata.map(BTreeMap::deserialize).transpose();
+        Ok(Self {
+            input_file_id: text("input_file_id", "the id of an uploaded file")?,
+            endpoint: text("endpoint", "such as /v1/chat/completions")?,
+            completion_window: text("completion_window", "such as 24h")?,
+            metadata: metadata
+                .map_err(|_| ApiError::invalid("metadata", "expected an object whose values are texts"))?,
+        })
+    }
 }
 
 #[derive(Deserialize)]
@@ -176,8 +197,7 @@ async fn create(
         None => ApiError::invalid(None, error.to_string()),
     };
     let body = to_bytes(body, LONGEST_ORDER).await.map_err(wrong)?;
-    let posted: Posted = serde_json::from_slice(&body).map_err(|error| ApiError::invalid(None, error.to_string()))?;
-    let Posted { input_file_id, endpoint, completion_window, metadata } = posted;
+    let Posted { input_file_id, endpoint, completion_window, metadata } = Posted::of(&body)?;
     // One that is gone since then may belong to a batch that is there.
     if let Some(input) = service.files.get(&input_file_id).filter(|input| input.purpose != files::BATCH) {
         let message =
@@ -211,7 +231,10 @@ async fn cancel(State(service): State<Arc<Service>>, Path(id): Path<String>) -> 
 }
 
 fn asked<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, ApiError> {
-    query.map(|Query(query)| query).map_err(|error| ApiError::invalid(None, error.body_text()))
+    query.map(|Query(query)| query).map_err(|error| {
+        let why = error.source().map_or_else(|| error.body_text(), ToString::to_string);
+        ApiError::invalid(None, format!("the query behind ? cannot be read: {why}"))
+    })
 }
 
 fn header(headers: &HeaderMap, name: &str) -> Option<String> {

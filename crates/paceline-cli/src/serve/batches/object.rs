@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::job::load::OpenError;
+use crate::lines::address::{ADDRESS_IS_SET, ENDPOINT_OF_BODIES, OTHER_HOSTS};
+use crate::lines::format::{BY_FORMAT, FORM_IS_NAMED};
 use crate::lines::headers::SET_FOR_ALL;
 use crate::lines::line::{FLAGS_FOR_OTHERS, LineError};
 
@@ -206,11 +208,16 @@ impl Errors {
     }
 }
 
+/// What only those can do about a line who begin the program, with flags and a configuration.
+const FOR_OTHERS: [&str; 6] =
+    [FLAGS_FOR_OTHERS, OTHER_HOSTS, ENDPOINT_OF_BODIES, ADDRESS_IS_SET, FORM_IS_NAMED, BY_FORMAT];
+
 impl From<LineError> for InputFault {
     fn from(error: LineError) -> Self {
         let LineError { line, code, param, message } = error;
         // A client of the gateway has no flags.
-        let message = message.replace(FLAGS_FOR_OTHERS, "").replace(SET_FOR_ALL, ": the gateway has the key");
+        let message = FOR_OTHERS.iter().fold(message, |message, flags| message.replace(flags, ""));
+        let message = message.replace(SET_FOR_ALL, ": the gateway has the key");
         Self { code: code.into(), line: Some(line), message, param: param.map(Into::into) }
     }
 }

@@ -7,7 +7,7 @@ use super::error::ApiError;
 /// Which part of a list a client wants.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct PageQuery {
-    limit: Option<usize>,
+    limit: Option<String>,
     after: Option<String>,
     order: Option<String>,
     pub(super) purpose: Option<String>,
@@ -34,10 +34,13 @@ impl PageQuery {
         place: impl Fn(&T) -> (i64, &str),
         gone: impl Fn(&str) -> Option<i64>,
     ) -> Result<Page<T>, ApiError> {
-        let limit = self.limit.unwrap_or(usual);
-        if !(1..=most).contains(&limit) {
-            return Err(ApiError::invalid("limit", format!("{limit}: expected 1 to {most}")));
-        }
+        let limit = match &self.limit {
+            None => usual,
+            Some(text) => {
+                let limit = text.parse().ok().filter(|limit| (1..=most).contains(limit));
+                limit.ok_or_else(|| ApiError::invalid("limit", format!("{text}: expected 1 to {most}")))?
+            }
+        };
         let is_rising = match self.order.as_deref() {
             None | Some("desc") => false,
             Some("asc") => true,
@@ -71,8 +74,13 @@ mod tests {
     #[test]
     fn a_list_is_read_page_by_page() {
         let all: Vec<(i64, String)> = (0..5).map(|number| (number / 2, format!("b{number}"))).collect();
-        let page = |limit, after: Option<&str>, order: Option<&str>| {
-            let query = PageQuery { limit, after: after.map(Into::into), order: order.map(Into::into), purpose: None };
+        let page = |limit: Option<usize>, after: Option<&str>, order: Option<&str>| {
+            let query = PageQuery {
+                limit: limit.map(|limit| limit.to_string()),
+                after: after.map(Into::into),
+                order: order.map(Into::into),
+                purpose: None,
+            };
             let gone = |id: &str| (id == "b11").then_some(0);
             let page = query.of(all.clone(), 100, 20, |(at, id)| (*at, id), gone);
             let ids = |page: &Page<(i64, String)>| page.data.iter().map(|(_, id)| &**id).collect::<Vec<_>>().join(" ");

@@ -35,8 +35,11 @@ pub(super) async fn upload(
     State(service): State<Arc<Service>>,
     form: Result<Multipart, MultipartRejection>,
 ) -> Result<Json<FileObject>, ApiError> {
-    let mut form = form.map_err(|error| {
-        ApiError::invalid(None, format!("expected a form of the type multipart/form-data: {}", error.body_text()))
+    let mut form = form.map_err(|_| {
+        ApiError::invalid(
+            None,
+            "expected a form (Content-Type: multipart/form-data; boundary=...), as SDKs and curl -F send it",
+        )
     })?;
     let (mut file, mut purpose) = (None, None);
     let mut fields = 0;
