@@ -153,7 +153,11 @@ impl Dispatcher {
 
     pub(super) fn end_with(&mut self, stop: Option<StopReason>) {
         let Some(stop) = stop.filter(|_| self.stop.is_none()) else { return };
-        stop.announce(Some(self.parts.context.in_flight.load(Ordering::Relaxed)));
+        match &self.parts.context.guest {
+            None => stop.announce(Some(self.parts.context.in_flight.load(Ordering::Relaxed))),
+            // The batch tells what it waits for, or that its time is over.
+            Some(_) => tracing::debug!("the run ends: {stop}"),
+        }
         self.stop = Some(stop);
         self.parts
             .phase

@@ -242,6 +242,9 @@ impl Tended {
             Status::Cancelling => Some(Status::Cancelled),
             _ => (stop == Some(StopReason::MaxDuration)).then_some(Status::Expired),
         };
+        if ends_as == Some(Status::Expired) {
+            tracing::info!("the batch expires: its completion window is over");
+        }
         let closing = journal.clone();
         let (counts, ends_as) = blocking(move || {
             let ended = conclude(&closing, &context, ends_as);
