@@ -21,7 +21,7 @@ macro_rules! section {
     ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $field:ident: $type:ty,)* }) => {
         $(#[$meta])*
         #[derive(Deserialize, JsonSchema, Default, Clone)]
-        #[serde(deny_unknown_fields)]
+        #[serde(deny_unknown_fields, expecting = "a table of settings")]
         pub(crate) struct $name { $($(#[$doc])* pub(crate) $field: Option<$type>,)* }
 
         impl Layered for $name {

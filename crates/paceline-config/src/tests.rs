@@ -299,6 +299,8 @@ fn names_that_do_not_exist_are_errors_with_their_line() {
         assert!(message.starts_with("paceline.toml: "), "{message}");
     }
     assert!(refused("[upstream.openai]\nrmp = 5", &[], openai()).contains("line 2"));
+    let message = refused("[upstream.openai]\nretry = 5", &[], openai());
+    assert!(message.contains("line 2") && message.contains("expected a table of settings"), "{message}");
 }
 
 #[test]

@@ -21,21 +21,27 @@ use crate::text::instant;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line<'a> {
-    key: String,
+    #[serde(borrow)]
+    key: &'a RawValue,
     #[serde(borrow)]
     payload: &'a RawValue,
-    #[serde(default)]
-    priority: Option<i16>,
-    #[serde(default)]
-    deadline: Option<Span>,
-    #[serde(default)]
-    group: Option<String>,
-    #[serde(default)]
-    not_before: Option<Span>,
-    #[serde(default)]
-    created: Option<String>,
-    #[serde(default)]
-    may_be_done: Option<bool>,
+    #[serde(borrow, default)]
+    priority: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    deadline: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    group: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    not_before: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    created: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    may_be_done: Option<&'a RawValue>,
+}
+
+/// The value of a member; an error names it.
+fn value<'a, T: Deserialize<'a>>(name: &str, text: &'a RawValue, expected: &str) -> Result<T, String> {
+    serde_json::from_str(text.get()).map_err(|_| format!("{name}: expected {expected}"))
 }
 
 /// A time as on a flag, or in seconds.
@@ -76,22 +82,37 @@ pub(super) fn read(text: &str, now: Timestamp) -> Result<NewItem, String> {
         false if error.is_eof() => Members::read(text).err().map_or_else(|| message_of(&error), |cut| cut.to_string()),
         false => message_of(&error),
     })?;
+    item_of(&line, now)
+}
+
+fn item_of(line: &Line<'_>, now: Timestamp) -> Result<NewItem, String> {
     refuse_keys(line.payload.get()).map_err(|why| format!("payload: {why}"))?;
-    let deadline = line.deadline.map(|span| duration(&span.into_text())).transpose();
-    let not_before = line.not_before.map(|span| When::parse(&span.into_text())).transpose();
-    let created = line
-        .created
-        .as_deref()
-        .map(|at| instant(at).ok_or("created: expected an instant such as 2027-01-31T12:00:00Z"));
+    let text = |name: &str, text: &RawValue| value::<String>(name, text, "a string");
+    let span = |name: &str, text, such_as: &str| value::<Span>(name, text, such_as).map(Span::into_text);
+    let deadline = line.deadline.map(|text| {
+        let span = span("deadline", text, "a duration such as 2h, or seconds")?;
+        duration(&span).map_err(|error| format!("deadline: {error}"))
+    });
+    let not_before = line.not_before.map(|text| {
+        let span = span("not_before", text, "an instant, or a duration such as 2h")?;
+        When::parse(&span).map(|when| when.from(now)).map_err(|error| format!("not_before: {error}"))
+    });
+    let created = line.created.map(|created| {
+        let created = text("created", created)?;
+        instant(&created).ok_or_else(|| "created: expected an instant such as 2027-01-31T12:00:00Z".to_owned())
+    });
+    let own = line.group.map(|own| text("group", own)).transpose()?;
+    let priority = line.priority.map(|text| value("priority", text, "a whole number from -32768 to 32767"));
+    let may_be_done = line.may_be_done.map(|text| value("may_be_done", text, "true or false"));
     let item = NewItem {
-        key: name(&line.key).map_err(|error| format!("key: {error}"))?,
+        key: name(&text("key", line.key)?).map_err(|error| format!("key: {error}"))?,
         payload: line.payload.get().to_owned(),
-        priority: line.priority.unwrap_or(0),
-        deadline: deadline.map_err(|error| format!("deadline: {error}"))?,
-        group: group(line.group.as_deref().unwrap_or(DEFAULT_GROUP)).map_err(|error| format!("group: {error}"))?,
-        not_before: not_before.map_err(|error| format!("not_before: {error}"))?.map(|when| when.from(now)),
+        priority: priority.transpose()?.unwrap_or(0),
+        deadline: deadline.transpose()?,
+        group: group(own.as_deref().unwrap_or(DEFAULT_GROUP)).map_err(|error| format!("group: {error}"))?,
+        not_before: not_before.transpose()?,
         created: created.transpose()?,
-        may_be_done: line.may_be_done.unwrap_or(false),
+        may_be_done: may_be_done.transpose()?.unwrap_or(false),
     };
     item.check().map_err(|error| error.to_string())?;
     Ok(item)
@@ -214,19 +235,21 @@ mod tests {
             (r#"["a",1,0,null,null,null]"#, r#"expected a JSON object, {"key":"k1","payload":{...}}; jq -c . FILE"#),
             (r#"{"key":"a"}"#, "missing field `payload`"),
             (r#"{"payload":1}"#, "missing field `key`"),
-            (r#"{"key":7,"payload":1}"#, "expected a string"),
+            (r#"{"key":7,"payload":1}"#, "key: expected a string"),
+            (r#"{"key":"a","payload":1,"group":7}"#, "group: expected a string"),
+            (r#"{"key":"a","payload":1,"deadline":[1]}"#, "deadline: expected a duration such as 2h, or seconds"),
             (r#"{"key":"","payload":1}"#, "key: expected at least one character"),
             (r#"{"key":"a","payload":1,"group":""}"#, "group: expected"),
             (r#"{"key":"a","payload":1,"group":"*"}"#, "group: * stands for all groups"),
             (r#"{"key":"a\u0000b","payload":1}"#, r#"the key of item "a\0b" holds a NUL character"#),
             (r#"{"key":"a","payload":1,"group":"g\u0000"}"#, r#"the group of item "a" holds a NUL character"#),
             (r#"{"key":"a","payload":1,"prio":1}"#, "unknown field `prio`"),
-            (r#"{"key":"a","payload":1,"priority":40000}"#, "expected i16"),
+            (r#"{"key":"a","payload":1,"priority":40000}"#, "priority: expected a whole number from -32768 to 32767"),
             (r#"{"key":"a","payload":1,"deadline":"soon"}"#, "deadline: "),
             (r#"{"key":"a","payload":1,"deadline":-1}"#, "deadline: "),
             (r#"{"key":"a","payload":1,"not_before":"tomorrow"}"#, "not_before: expected an instant"),
             (r#"{"key":"a","payload":1,"created":"5m"}"#, "created: expected an instant"),
-            (r#"{"key":"a","payload":1,"may_be_done":1}"#, "expected a boolean"),
+            (r#"{"key":"a","payload":1,"may_be_done":1}"#, "may_be_done: expected true or false"),
             (r#"{"key":"a","key":"b","payload":1}"#, "duplicate field `key`"),
             (r#"{"custom_id":"a","url":"/x","body":{}}"#, "jq -c '{key: .custom_id, payload: .}'"),
             (r#"{"key":"a","payload":1} x"#, "trailing characters"),
