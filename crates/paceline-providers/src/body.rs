@@ -353,7 +353,7 @@ fn without_tags(page: &str) -> String {
 
 /// A server's message for people: short, on one line, without anything that looks like a key.
 pub(super) fn plain(text: &str) -> String {
-    let words: Vec<&str> = text.split_whitespace().map(|word| if is_key(word) { "[key]" } else { word }).collect();
+    let words: Vec<_> = text.split_whitespace().map(without_key).collect();
     // It reaches terminals and logs: it must not move their cursors or set their titles.
     let plain: String = words.join(" ").chars().filter(|c| !c.is_control()).collect();
     beginning(&plain, LONGEST_MESSAGE)
@@ -370,10 +370,14 @@ fn mentions(bytes: &[u8], keys: &[String]) -> bool {
         })
 }
 
-/// Some servers repeat the key that they refuse.
-fn is_key(word: &str) -> bool {
-    let word = word.trim_start_matches(['"', '\'', '`', '(']);
-    ["sk-", "sk_", "gsk_", "xai-", "AIza"].into_iter().any(|prefix| word.starts_with(prefix))
+/// Some servers repeat the key that they refuse. What ends its sentence stays.
+fn without_key(word: &str) -> Cow<'_, str> {
+    let key = word.trim_start_matches(['"', '\'', '`', '(']);
+    if !["sk-", "sk_", "gsk_", "xai-", "AIza"].into_iter().any(|prefix| key.starts_with(prefix)) {
+        return word.into();
+    }
+    let key = word.trim_end_matches(['.', ',', ';', ':', '!', '?']);
+    format!("[key]{}", &word[key.len()..]).into()
 }
 
 fn printed(value: &Value) -> Option<String> {
@@ -427,6 +431,10 @@ mod tests {
         assert_eq!(
             message(r#"{"error":{"message":"Incorrect API key provided: sk-abc\nsorry"}}"#).as_deref(),
             Some("Incorrect API key provided: [key] sorry")
+        );
+        assert_eq!(
+            message(r#"{"error":{"message":"Incorrect API key provided: sk-abc*def. It is shown once."}}"#).as_deref(),
+            Some("Incorrect API key provided: [key]. It is shown once.")
         );
         assert_eq!(message("<html>no</html>"), None);
         assert_eq!(message(r#"{"error":{"message":"\u001b[31mred\u001b]0;x\u0007"}}"#).as_deref(), Some("[31mred]0;x"));
