@@ -46,9 +46,9 @@ static HAS_WRITER: OnceLock<bool> = OnceLock::new();
 pub(crate) fn init(format: LogFormat, quiet: bool, verbose: u8, requests: bool) {
     // An untrusted certificate is reported once, by the call that it stops, and a stop with what a person does about it.
     let usual = match (quiet, verbose) {
-        (true, _) => "error,rustls_platform_verifier=off,paceline::stops=off",
-        (false, 0) => "warn,paceline=info,rustls_platform_verifier=off,paceline::stops=off",
-        (false, 1) => "warn,paceline=debug,rustls_platform_verifier=off,paceline::stops=off",
+        (true, _) => "error,rustls_platform_verifier=off,paceline::limiter::stop=off",
+        (false, 0) => "warn,paceline=info,rustls_platform_verifier=off,paceline::limiter::stop=off",
+        (false, 1) => "warn,paceline=debug,rustls_platform_verifier=off,paceline::limiter::stop=off",
         (false, _) => "warn,paceline=trace",
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(usual));

@@ -95,13 +95,13 @@ fn send(sender: oneshot::Sender<Answer>, answer: Answer) {
 }
 
 /// The target of the lines about stops: a program that tells of them itself, with what to do, leaves these out.
-const STOPS: &str = "paceline::stops";
+const STOP: &str = "paceline::limiter::stop";
 
 impl LogLine {
     fn log(&self, upstream: Option<&str>) {
         match self {
             Self::Stopped { scope, reason } => {
-                tracing::info!(target: STOPS, upstream, scope = &**scope, reason = &**reason, "stopped")
+                tracing::info!(target: STOP, upstream, scope = &**scope, reason = &**reason, "stopped")
             }
             // A program that gives up a failing server says so itself, and renews the hold.
             Self::Held { scope, wait, cause, renewed } if *renewed || *cause == PauseCause::ServerFails => {
