@@ -1,5 +1,6 @@
 //! How jobs end: files, counters, exit codes.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -196,6 +197,29 @@ fn once_the_account_is_put_right_the_same_command_finishes() {
     assert_eq!(code, 0, "{log}");
     assert_eq!(good.by_item().len(), 30);
     job.assert_adds_up(30);
+}
+
+/// Anthropic says so by a 400 for a bad request, of which the message alone tells the account.
+#[test]
+fn an_anthropic_account_without_credit_keeps_its_items() {
+    let message = "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing to upgrade or \
+                   purchase credits.";
+    let error = json!({"type": "error", "error": {"type": "invalid_request_error", "message": message}});
+    let calls = AtomicUsize::new(0);
+    let server = Server::new(move |_| match calls.fetch_add(1, Ordering::Relaxed) < 3 {
+        true => Reply::ok(),
+        false => Reply::new(400, &error),
+    });
+    let job = Job::new(60);
+    let (code, log) = finish(job.run(&server).args(["--upstream", "anthropic", "--concurrency", "2"]));
+    let summary = job.summary();
+    assert_eq!((code, &summary["stopped"], &summary["failed"]), (3, &json!("account"), &json!(0)), "{log}");
+    assert_eq!((&summary["succeeded"], &summary["deferred"]), (&json!(3), &json!(57)), "{log}");
+    assert!(server.count() <= 6, "{} calls", server.count());
+    assert!(log.contains("check the account's credit") && log.contains("credit balance is too low"), "{log}");
+    let again = Server::new(|_| Reply::ok());
+    let (code, log) = finish(job.run(&again).args(["--upstream", "anthropic"]));
+    assert_eq!((code, again.count()), (0, 57), "{log}");
 }
 
 #[test]
