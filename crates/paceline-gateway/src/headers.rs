@@ -51,8 +51,9 @@ pub(crate) fn letters_of(name: &HeaderName) -> String {
 /// The name that servers take for that of a field: with `-` for `_`, as programs behind CGI and WSGI do, or for another sign.
 /// None for one that they take as it is.
 fn taken_for(name: &HeaderName) -> Option<HeaderName> {
-    let plain: Vec<u8> = name.as_str().bytes().map(dashed).collect();
-    if plain == name.as_str().as_bytes() { None } else { HeaderName::from_bytes(&plain).ok() }
+    let is_plain = name.as_str().bytes().all(|byte| dashed(byte) == byte);
+    let dashed = || HeaderName::from_bytes(&name.as_str().bytes().map(dashed).collect::<Vec<_>>()).ok();
+    if is_plain { None } else { dashed() }
 }
 
 /// Whether such a server takes one name for the other.

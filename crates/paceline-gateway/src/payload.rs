@@ -50,22 +50,34 @@ impl Payload {
     /// # Errors
     /// It comes too slowly or breaks off, or too much is held already.
     pub(crate) async fn read(
-        body: RequestBody,
+        mut body: RequestBody,
         bounds: &Bounds,
         room: HeldBody,
         longest: Duration,
     ) -> Result<Self, Refusal> {
-        let read = timeout(longest, Self::read_slowly(body, bounds, room)).await;
+        let is_held = body.size_hint().lower() <= bounds.largest_body as u64;
+        let first = if is_held { body.at_hand().await } else { None };
+        let read = timeout(longest, Self::read_slowly(body, first, bounds, room)).await;
         read.unwrap_or_else(|_| Err(slow(&format!("the body of the request took longer than {longest:?}"))))
     }
 
-    async fn read_slowly(mut body: RequestBody, bounds: &Bounds, mut room: HeldBody) -> Result<Self, Refusal> {
-        let announced = body.size_hint().lower();
+    /// `first`: what was at hand of it.
+    async fn read_slowly(
+        mut body: RequestBody,
+        mut first: Option<Result<Frame<Bytes>, hyper::Error>>,
+        bounds: &Bounds,
+        mut room: HeldBody,
+    ) -> Result<Self, Refusal> {
+        let came = first.iter().flatten().filter_map(Frame::data_ref).map(|data| data.len() as u64).sum();
+        let announced = body.size_hint().lower().saturating_add(came);
         let mut bytes = Vec::new();
         if announced <= bounds.largest_body as u64 {
             let mut minimum = MinimumRate::new(bounds.slowest_body);
-            while !body.is_end_stream() && bytes.len() <= bounds.largest_body {
-                let next = poll_fn(|context| minimum.poll_frame(&mut body, context)).await;
+            while (first.is_some() || !body.is_end_stream()) && bytes.len() <= bounds.largest_body {
+                let next = match first.take() {
+                    Some(frame) => minimum.came(Some(frame)),
+                    None => poll_fn(|context| minimum.poll_frame(&mut body, context)).await,
+                };
                 let Some(frame) = next.transpose()? else { break };
                 let Ok(data) = frame.into_data() else { continue };
                 room.grow(data.len() as u64, bounds.held_bytes).map_err(too_much_is_held)?;
@@ -152,8 +164,7 @@ impl MinimumRate {
             if self.span.as_ref().is_some_and(|span| span.is_elapsed()) {
                 (self.span, self.came) = (None, 0);
             }
-            self.came += frame.iter().flatten().filter_map(Frame::data_ref).map(Bytes::len).sum::<usize>();
-            return Poll::Ready(frame.map(|frame| frame.map_err(|error| broke_off(&error))));
+            return Poll::Ready(self.came(frame));
         }
         let slowest = self.slowest;
         let span = self.span.get_or_insert_with(|| Box::pin(sleep(slowest)));
@@ -164,6 +175,12 @@ impl MinimumRate {
             span.set(sleep(slowest));
         }
         Poll::Pending
+    }
+
+    /// Counts what came.
+    fn came(&mut self, frame: Option<Result<Frame<Bytes>, hyper::Error>>) -> Option<Result<Frame<Bytes>, Refusal>> {
+        self.came += frame.iter().flatten().filter_map(Frame::data_ref).map(Bytes::len).sum::<usize>();
+        frame.map(|frame| frame.map_err(|error| broke_off(&error)))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The body of a request. What is left of one that came by HTTP/2, once it is answered, is read and dropped. What clients still
 //! owe of bodies is known of each connection.
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -83,6 +84,21 @@ impl RequestBody {
         !self.is_stream as u64
     }
 
+    /// The part of it that came with its head, if any. A connection passes that on once it was asked for it, so this asks twice,
+    /// and takes no timer: only what comes later is waited for.
+    pub(crate) async fn at_hand(&mut self) -> Option<Result<Frame<Bytes>, hyper::Error>> {
+        let mut was_asked = false;
+        let asks = |context: &mut Context<'_>| match Pin::new(&mut *self).poll_frame(context) {
+            Poll::Pending if std::mem::replace(&mut was_asked, true) => Poll::Ready(None),
+            Poll::Pending => {
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+            came => came,
+        };
+        poll_fn(asks).await
+    }
+
     fn is_awaited(&mut self, is_awaited: bool) {
         if std::mem::replace(&mut self.is_awaited, is_awaited) != is_awaited {
             let change = if is_awaited { 1 } else { u64::MAX };
@@ -138,5 +154,48 @@ impl Drop for RequestBody {
                 }
             }
         }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http::{Request, Response};
+    use http_body_util::Full;
+    use hyper::server::conn::http1;
+    use hyper::service::service_fn;
+    use hyper_util::rt::TokioIo;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+
+    use super::*;
+
+    /// The answer to such a request, of which that has come when its head is read: what of its body is at hand.
+    async fn at_hand(came: &str) -> String {
+        let (mut client, server) = duplex(4_096);
+        client.write_all(came.as_bytes()).await.expect("there is room");
+        let service = service_fn(async |request: Request<Incoming>| {
+            let mut body = RequestBody::new(request.into_body(), false, Arc::default());
+            let frame = body.at_hand().await.transpose().expect("it does not break off");
+            let data = frame.map(|frame| frame.into_data().expect("it has no trailers"));
+            Ok::<_, Infallible>(Response::new(Full::new(data.unwrap_or_else(|| "nothing".into()))))
+        });
+        let mut answer = Vec::new();
+        let mut one = http1::Builder::new();
+        let served = one.keep_alive(false).serve_connection(TokioIo::new(server), service);
+        let (served, read) = tokio::join!(served, client.read_to_end(&mut answer));
+        served.and(Ok(read.expect("an answer"))).expect("it is served");
+        let answer = String::from_utf8(answer).expect("a text");
+        answer.split_once("\r\n\r\n").expect("a head").1.to_owned()
+    }
+
+    #[tokio::test]
+    async fn what_came_with_the_head_of_a_request_is_at_hand_and_what_has_not_come_is_not_waited_for() {
+        for (came, expected) in [("Content-Length: 5\r\n\r\nwhole", "whole"), ("Content-Length: 5\r\n\r\nhal", "hal")] {
+            assert_eq!(at_hand(&format!("POST / HTTP/1.1\r\nHost: a\r\n{came}")).await, expected);
+        }
+        for none in ["Content-Length: 5\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n", "\r\n"] {
+            assert_eq!(at_hand(&format!("POST / HTTP/1.1\r\nHost: a\r\n{none}")).await, "nothing");
+        }
     }
 }

@@ -48,8 +48,8 @@ pub(crate) enum TapError {
 
 /// A body that is read on its way. Once it has ended the outcome of the call is reported; dropped before, the call was abandoned.
 pub(crate) struct Tap {
-    /// Until its end.
-    reads: Option<Reads>,
+    /// Until its end. Large, and an answer is moved from level to level on its way to the connection.
+    reads: Option<Box<Reads>>,
     /// Whose answer this is, once that is known.
     record: Option<Record>,
     /// What the answer meant, once it has ended.
@@ -84,8 +84,8 @@ impl Tap {
     pub(crate) fn new(departed: Departed, head: Parts, body: Begun, longest_idle: Duration) -> Self {
         let is_stream = is_made_of_events(content_type(&head));
         let body = Unechoed::new(body, departed.upstream.secrets());
-        let reads = Reads { body, departed, head, kept: BytesMut::new(), came: 0, counted: 0, is_stream, cut: false };
-        let reads = Some(reads);
+        let kept = BytesMut::new();
+        let reads = Some(Box::new(Reads { body, departed, head, kept, came: 0, counted: 0, is_stream, cut: false }));
         let (still, came) = (Still::default(), false);
         let mut tap = Self { reads, record: None, class: None, idle: None, longest_idle, came, still, broken: None };
         tap.end_if_over();
@@ -137,8 +137,8 @@ pub(crate) fn is_event_stream(kind: &HeaderValue) -> bool {
 
 impl Reads {
     /// Reports the outcome, and returns what it means.
-    fn end(self, broken: Option<NoAnswer>) -> Class {
-        let Self { mut departed, head, kept, came, is_stream, cut, .. } = self;
+    fn end(self: Box<Self>, broken: Option<NoAnswer>) -> Class {
+        let Self { mut departed, head, kept, came, is_stream, cut, .. } = *self;
         match &broken {
             Some(error) => departed.has_failed(error),
             None => departed.is_answered(),
@@ -161,7 +161,7 @@ impl Reads {
 
     /// The client reads no further. An answer that is no stream is made already, and counts under the limits of its client: the
     /// rest of it is read, within bounds, for it tells what it used.
-    fn given_up(mut self) {
+    fn given_up(mut self: Box<Self>) {
         let counts = self.departed.spent.is_limited() && !self.is_made_on_its_way();
         match Handle::try_current() {
             Ok(runtime) if counts => {
@@ -180,7 +180,7 @@ impl Reads {
         self.is_stream || is_of_stream || comes_in_parts(&answer)
     }
 
-    async fn read_to_its_end(mut self) {
+    async fn read_to_its_end(mut self: Box<Self>) {
         let read = async {
             while let Some(frame) = self.body.frame().await {
                 let frame = frame.map_err(|error| Some(NoAnswer::Truncated(error.to_string())))?;
