@@ -96,8 +96,8 @@ impl Spent {
         self.of_limits.as_ref().is_some_and(|of_limits| more(of_limits.expected))
     }
 
-    /// Whether the call may leave now, and counts from now on: while it waited for its upstream, others of its client may have left
-    /// in its place.
+    /// Whether the call may leave now, and counts from now on: while it waited for its upstream, others of its client may have
+    /// left in its place.
     pub(crate) fn may_leave(&self) -> bool {
         self.of_limits.as_ref().is_none_or(|of_limits| of_limits.permit.leaves())
     }
