@@ -146,6 +146,14 @@ impl Request {
         }
     }
 
+    /// Whether its caller sets it aside for a pause of that length ([`MaxWait::Pause`]), of which no time counts against its
+    /// deadline then: the request of its next try has a later one, and one that waits when the pause begins is handed back with
+    /// the deadline that it had.
+    #[must_use]
+    pub fn sets_aside(&self, pause: Duration) -> bool {
+        matches!(self.max_wait, Some(MaxWait::Pause(longest)) if pause > longest)
+    }
+
     /// Whether it goes behind those of usual priority: [`Background`](crate::Background) says what they share.
     pub(crate) const fn is_background(&self) -> bool {
         self.priority < 0

@@ -37,6 +37,8 @@ pub(crate) enum Command {
     Scope { row: ScopeRow, reply: Reply<()> },
     /// Hand out nothing of a scope before then. Nothing of it is stored.
     HoldForThisRun { name: Arc<str>, until: Option<Timestamp> },
+    /// Time for which the scope is held, of which none counts against the deadlines of its waiting items.
+    StandsStill { name: Arc<str>, from: Timestamp, until: Timestamp },
     /// Write what has changed of the snapshot.
     Snapshot { update: SnapshotUpdate, reply: Reply<()> },
     /// Add to the history.
@@ -80,7 +82,7 @@ impl Command {
             | Self::Scope { reply, .. }
             | Self::Snapshot { reply, .. }
             | Self::History { reply, .. } => reply(Err(error)),
-            Self::HoldForThisRun { .. } => {}
+            Self::HoldForThisRun { .. } | Self::StandsStill { .. } => {}
             Self::Query(query) => query(Err(error)),
         }
     }

@@ -23,8 +23,8 @@ use crate::paths::Paths;
 use crate::query::{int, millis, shorten};
 use crate::refused_answers;
 use crate::replace::{self, IsMeant};
-use crate::schema::{self, checkpoint};
-use crate::scope::{Scope, ScopeRow, ScopeStatus, scope_columns, scope_list};
+use crate::schema::{self, ACCOUNT, checkpoint};
+use crate::scope::{STANDS_STILL, Scope, ScopeRow, ScopeStatus, scope_columns, scope_list};
 use crate::snapshot::{self, SnapshotUpdate};
 use crate::state::State;
 use crate::unanswered;
@@ -346,6 +346,21 @@ impl JournalDb {
             Err(place) => self.scopes.insert(place, Scope { id, row }),
         }
         Ok(())
+    }
+
+    /// The deadlines of the scope's waiting items are later by the part of that time in which they are due.
+    pub(crate) fn stands_still(&self, name: &str, from: Timestamp, until: Timestamp) -> Result<(), JournalError> {
+        let of: Vec<i64> = self
+            .scopes
+            .iter()
+            .filter(|scope| name == ACCOUNT || &*scope.row.name == name)
+            .map(|scope| scope.id)
+            .collect();
+        let later = || {
+            let mut update = self.conn.prepare_cached(STANDS_STILL)?;
+            of.iter().try_for_each(|id| update.execute(params![id, from.as_millis(), until.as_millis()]).map(drop))
+        };
+        later().map_err(JournalError::sqlite("write"))
     }
 
     pub(crate) fn hold_for_this_run(&mut self, name: &str, until: Option<Timestamp>) {

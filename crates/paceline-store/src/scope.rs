@@ -5,8 +5,18 @@ use std::sync::Arc;
 use paceline_core::{Class, Timestamp};
 use rusqlite::{Connection, OptionalExtension as _};
 
+use crate::command::Command;
 use crate::error::JournalError;
+use crate::journal::Journal;
 use crate::schema::ACCOUNT;
+
+impl Journal {
+    /// The scope, or with [`ACCOUNT`](crate::ACCOUNT) the account, is held `from` then `until` then: of the items that wait there
+    /// no time counts against their deadlines meanwhile, but for what they wait for themselves.
+    pub fn stands_still(&self, name: &Arc<str>, from: Timestamp, until: Timestamp) {
+        self.writer.send(Command::StandsStill { name: Arc::clone(name), from, until });
+    }
+}
 
 /// Whether work of a scope may be sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -104,6 +114,11 @@ pub(crate) fn account(scopes: &[Scope]) -> &ScopeStatus {
 
 /// The earliest due time of a scope's waiting items.
 pub(crate) const NEXT_DUE: &str = "SELECT min(not_before_ms) FROM item WHERE state = 0 AND scope = ?1";
+
+/// The scope ?1 is held from ?2 until ?3, which does not count against the deadlines of what waits there. What an item waits for
+/// by itself it knows already. One that was never tried has no deadline, and is no row of this.
+pub(crate) const STANDS_STILL: &str = "UPDATE item SET deadline_ms = deadline_ms + ?3 - max(?2, not_before_ms)
+    WHERE state = 0 AND scope = ?1 AND not_before_ms < ?3 AND deadline_ms IS NOT NULL";
 
 /// Whether an item of the scope of that name waits.
 pub(crate) fn waits_in(conn: &Connection, name: &str) -> Result<bool, JournalError> {

@@ -81,6 +81,9 @@ impl WriteBatch<'_> {
             }
             Command::Scope { row, reply } => self.step(reply, |db| db.set_scope(row)),
             Command::HoldForThisRun { name, until } => self.db.hold_for_this_run(&name, until),
+            Command::StandsStill { name, from, until } => {
+                self.attempt(|db| db.stands_still(&name, from, until));
+            }
             Command::Snapshot { update, reply } => self.step(reply, |db| db.write_snapshot(&update)),
             Command::History { minutes, reply } => {
                 self.step(reply, |db| db.add_history(&minutes));

@@ -12,7 +12,8 @@ use paceline_store::Room;
 
 use crate::budget::{Expected, Reserved};
 use crate::calls::handed::Place;
-use crate::calls::item::{Context, Impossible, Pause, Phase, TryEnd};
+use crate::calls::impossible::Impossible;
+use crate::calls::item::{Context, Pause, Phase, TryEnd};
 use crate::calls::permit_queue::PermitTurn;
 use crate::text;
 

@@ -65,7 +65,7 @@ impl Holds {
     pub(crate) fn store_all(&mut self, context: &Context) -> bool {
         let view = context.limiter.snapshot();
         if let Some(state) = stored(context, &view.account) {
-            self.set(&ACCOUNT.into(), state);
+            self.set(context, &ACCOUNT.into(), state);
         }
         for scope in &view.scopes {
             self.store_one(context, scope);
@@ -77,22 +77,27 @@ impl Holds {
         // A stop lasts for all of the run, longer than the hold of a scope that was given up.
         let lasts = |state: &Stored| matches!(state, Stored::Stopped { .. }) || !self.given_up.contains(&scope.name);
         let state = stored(context, scope).filter(lasts);
-        state.is_some_and(|state| self.set(&scope.name, state))
+        state.is_some_and(|state| self.set(context, &scope.name, state))
     }
 
     /// Stores that a scope is closed, or the account.
-    pub(crate) fn close(&mut self, scope: &Arc<str>, pause: Pause) {
+    pub(crate) fn close(&mut self, context: &Context, scope: &Arc<str>, pause: Pause) {
         let Pause { until, cause, level } = pause;
         let name = if level == Level::Account { &ACCOUNT.into() } else { scope };
         let longer = |known: &Stored| matches!(known, Stored::Held { until: known, .. } if *known >= until);
         if !self.stored.get(name).is_some_and(longer) {
-            self.set(name, closed(until, cause));
+            self.set(context, name, closed(until, cause));
         }
     }
 
-    fn set(&mut self, scope: &Arc<str>, state: Stored) -> bool {
-        let is_new = self.stored.get(scope).is_none_or(|known| *known != state && !same_hold(known, &state));
+    fn set(&mut self, context: &Context, scope: &Arc<str>, state: Stored) -> bool {
+        let known = self.stored.get(scope);
+        let is_new = known.is_none_or(|known| *known != state && !same_hold(known, &state));
         if is_new {
+            if let Stored::Held { until, .. } = state {
+                let before = known.and_then(held_until).unwrap_or_default();
+                self.journal.stands_still(scope, before.max(context.now()), until);
+            }
             self.journal.set_scope(scope, state.clone(), self.acknowledge.reply());
             self.stored.insert(Arc::clone(scope), state);
         }
@@ -108,6 +113,13 @@ fn stored(context: &Context, scope: &ScopeSnapshot) -> Option<Stored> {
             let until = scope.closed_until.filter(|until| *until > context.limiter.now() + SHORT)?;
             Some(closed(context.timestamp(until), scope.closed_for?))
         }
+    }
+}
+
+const fn held_until(state: &Stored) -> Option<Timestamp> {
+    match state {
+        Stored::Held { until, .. } => Some(*until),
+        _ => None,
     }
 }
 

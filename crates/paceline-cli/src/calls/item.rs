@@ -12,7 +12,7 @@ use http::{HeaderValue, Response};
 use paceline::{Limiter, Permit};
 use paceline_core::{
     Class, Cost, Dimension, GiveUp, Instant, Level, LimitReport, LimitScope, NextAction, PauseCause, Request,
-    Timestamp, TooLarge, UnknownOutcome,
+    Timestamp, UnknownOutcome,
 };
 use paceline_gateway::Guest;
 use paceline_http::{Call, Exchange, NoAnswer, Sender, is_unknown};
@@ -25,13 +25,13 @@ use crate::budget::{Budget, Exceeded, Expected};
 use crate::calls::admission::{Admitted, InFlight};
 use crate::calls::entry;
 use crate::calls::handed::Gateway;
+use crate::calls::impossible::Impossible;
 use crate::calls::permit_queue::PermitTurn;
 use crate::calls::tested::{Test, Tested};
 use crate::lines::format::Format;
 use crate::lines::input::{Input, Span};
 use crate::lines::line::{self, Echo, LineError};
 use crate::other_hosts::others::Others;
-use crate::text;
 use crate::upstream;
 
 /// A longer body stays in the input while its item waits for a permit: hundreds wait at once.
@@ -132,26 +132,6 @@ pub(crate) struct Pause {
     pub(crate) cause: PauseCause,
     /// Whose it is.
     pub(crate) level: Level,
-}
-
-/// Why an item can never be sent.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub(crate) enum Impossible {
-    /// Its cost exceeds a limit.
-    #[error(transparent)]
-    TooLarge(#[from] TooLarge),
-    /// An earlier run ended before it had recorded the end of the item's call. Whether the call was executed is unknown, and it
-    /// must not be executed twice.
-    #[error("an earlier run ended without recording the end of this item's call, which may have been executed")]
-    Unknown(GiveUp),
-    /// Its deadline passed while it waited, or certainly comes first.
-    #[error("{}", too_late(*.waited, *.needed))]
-    Deadline {
-        /// In this run.
-        waited: Duration,
-        /// How much longer it would have had to wait at least, where that is known.
-        needed: Option<Duration>,
-    },
 }
 
 /// A call that left.
@@ -482,14 +462,5 @@ impl Context {
     pub(super) async fn reached(&self, phase: Phase) {
         // The dispatcher outlives every try; if it were gone, waiting would have no end.
         let _ = self.phase.clone().wait_for(|now| *now >= phase).await;
-    }
-}
-
-fn too_late(waited: Duration, needed: Option<Duration>) -> String {
-    match needed {
-        Some(needed) => {
-            format!("its deadline comes before its earliest start, which is {} away", text::duration(needed))
-        }
-        None => format!("its deadline passed after {} of waiting", text::duration(waited)),
     }
 }

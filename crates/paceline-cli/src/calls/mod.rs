@@ -10,6 +10,7 @@ pub(crate) mod feed;
 pub(crate) mod handed;
 pub(crate) mod held_up;
 pub(crate) mod holds;
+pub(crate) mod impossible;
 pub(crate) mod item;
 pub(crate) mod on_their_way;
 pub(crate) mod permit_queue;

@@ -13,7 +13,8 @@ use paceline::{BackingOff, Instant};
 use paceline_core::{Class, GiveUp, Level, LimitScope, NextAction, Request, Retry, Timestamp};
 use paceline_gateway::Guest;
 use paceline_store::{
-    CallTotals, ClaimedItem, End, Finished, Journal, LastAnswer, Rescheduled, ResultBody, Tally, Unanswered,
+    CallTotals, ClaimedItem, End, Finished, Journal, JournalItem, LastAnswer, Rescheduled, ResultBody, Tally,
+    Unanswered,
 };
 
 pub(crate) use self::account::KeyAdvice;
@@ -21,7 +22,8 @@ use crate::calls::entry;
 use crate::calls::fallback::Down;
 use crate::calls::held_up::HeldUp;
 use crate::calls::holds::Holds;
-use crate::calls::item::{Context, Impossible, Pause, Sent, Tried, TryEnd};
+use crate::calls::impossible::Impossible;
+use crate::calls::item::{Context, Pause, Sent, Tried, TryEnd};
 use crate::calls::on_their_way::OnTheirWay;
 use crate::calls::reachability::Reachability;
 use crate::job::acknowledge::Acknowledge;
@@ -248,8 +250,21 @@ impl Recorder {
         if pause.level == Level::Scope {
             self.note_pause(context.now(), pause.until);
         }
-        self.holds.close(&item.scope, pause);
-        Recorded { due: Some(pause.until), ..self.give_back(item) }
+        self.holds.close(context, &item.scope, pause);
+        Recorded { due: Some(pause.until), ..self.set_aside(context, item, pause.until) }
+    }
+
+    /// Gives an item back whose time stands still until then. Where a call of it is noted as under way, that note stays.
+    fn set_aside(&self, context: &Context, item: &ClaimedItem, until: Timestamp) -> Recorded {
+        let aside = item.tally.deadline.filter(|_| !context.unanswered.contains_key(&item.ordinal));
+        let Some(deadline) = aside else { return self.give_back(item) };
+        let deadline = Some(deadline + until.saturating_since(context.now().max(item.not_before)));
+        let tally = Tally { deadline, ..item.tally.clone() };
+        let (adds, usage) = (CallTotals::default(), Vec::new());
+        let JournalItem { ordinal, not_before, delay, .. } = item.item;
+        let later = Rescheduled { ordinal, not_before, delay, tally, adds, usage };
+        self.journal.reschedule(later, self.acknowledge.reply());
+        Recorded::default()
     }
 
     fn note_pause(&mut self, now: Timestamp, until: Timestamp) {
@@ -278,7 +293,8 @@ impl Recorder {
             }
         };
         let expired = matches!(why, Impossible::Deadline { .. });
-        let message = why.to_string();
+        let first = item.tally.first.map(|first| context.now().saturating_since(first));
+        let message = why.after(first).to_string();
         let echo = context.echo(item);
         let answer = ResultBody::Error { code, message: &message };
         let mut finished =

@@ -411,7 +411,7 @@ fn paths(args: &RunArgs) -> Result<Paths, Failure> {
 }
 
 fn limiter(upstream: &Upstream, seed: Option<u64>) -> Result<Limiter, Failure> {
-    let config = upstream.pacer.clone();
+    let config = upstream.pacer.clone().with_deadline(upstream.deadline);
     match seed {
         Some(seed) => Limiter::with_seed(config, seed),
         None => Limiter::new(config),

@@ -278,3 +278,29 @@ fn a_run_that_has_given_up_its_last_scope_ends_at_once() {
     let idle = told("stopping: the server is failing") - told("(--max-wait): this run makes no more calls there");
     assert!(idle < 1_500, "{idle} ms: {log}");
 }
+
+/// A day's limit takes all of an item's time, and no item fails for that the next day.
+#[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
+fn a_pause_that_the_server_asked_for_counts_against_no_deadline() {
+    for runs in [1, 2] {
+        let server = Server::new(|arrival| match arrival.before {
+            0 => Reply::error(429, "rate_limit_exceeded").with_header("retry-after-ms", 1_600),
+            _ => Reply::ok(),
+        });
+        let job = Job::new(6);
+        let mut command = job.run(&server);
+        command.args(["--upstream", "openai", "--concurrency", "6", "--deadline", "1s"]);
+        if runs == 2 {
+            let (code, log) = finish(command.args(["--max-wait", "1s"]));
+            assert_eq!((code, &job.summary()["deferred"]), (3, &json!(6)), "{log}");
+            let mut command = job.run(&server);
+            command.args(["--upstream", "openai", "--deadline", "1s", "--max-wait", "10s"]);
+            let (code, log) = finish(&mut command);
+            assert_eq!((code, &job.summary()["succeeded"]), (0, &json!(6)), "{log}");
+        } else {
+            let (code, log) = finish(command.args(["--max-wait", "10s"]));
+            assert_eq!((code, &job.summary()["succeeded"]), (0, &json!(6)), "{log}");
+        }
+    }
+}

@@ -14,6 +14,15 @@ use crate::queue::Slot;
 use crate::request::Event;
 use crate::time::Instant;
 
+/// Which bounds are looked at.
+type Kinds = &'static [fn(Duration) -> MaxWait];
+
+/// All of them.
+pub(super) const ALL: Kinds = &[MaxWait::Known, MaxWait::Pause];
+
+/// Those on pauses alone: no deadline of such a request runs meanwhile ([`Request::sets_aside`](crate::Request::sets_aside)).
+pub(super) const PAUSES: Kinds = &[MaxWait::Pause];
+
 /// The due requests with a bound on their wait: of each scope, by its place, and of the account, which has none. The smallest
 /// bound of each kind comes first.
 #[derive(Clone, Debug, Default)]
@@ -39,10 +48,9 @@ impl BoundedWaits {
         }
     }
 
-    /// The smallest bound of each kind. Most pacers have none, and this is called at every input.
-    fn shortest(&self, place: Option<u32>) -> impl Iterator<Item = (MaxWait, Slot)> {
-        let kinds: &[fn(Duration) -> MaxWait] =
-            if self.waiting.is_empty() { &[] } else { &[MaxWait::Known, MaxWait::Pause] };
+    /// The smallest bound of each of these kinds. Most pacers have none, and this is called at every input.
+    fn shortest(&self, place: Option<u32>, kinds: Kinds) -> impl Iterator<Item = (MaxWait, Slot)> {
+        let kinds = if self.waiting.is_empty() { &[] } else { kinds };
         kinds.iter().filter_map(move |kind| {
             let of_kind = (place, kind(Duration::ZERO), Slot::MIN)..=(place, kind(Duration::MAX), Slot::MAX);
             let (_, max_wait, slot) = self.waiting.range(of_kind).next()?;
@@ -54,8 +62,8 @@ impl BoundedWaits {
 }
 
 impl Pacer {
-    /// Defers requests whose scope has a known wait above their bound. Returns whether there was one.
-    pub(super) fn defer(&mut self, now: Instant, place: u32) -> bool {
+    /// Defers requests whose scope has a known wait above their bound, of these kinds. Returns whether there was one.
+    pub(super) fn defer(&mut self, now: Instant, place: u32, kinds: Kinds) -> bool {
         let mut any = false;
         // The end of a stop is not known.
         while self.hold.stopped().is_none() {
@@ -64,7 +72,7 @@ impl Pacer {
                 let caller = self.slots.at(*slot).request.caller;
                 outlasts(&self.scopes[place].known_wait(now, *max_wait, &cost, caller), now, *max_wait)
             };
-            let Some((_, slot)) = self.bounded_waits.shortest(Some(place)).find(too_long) else { break };
+            let Some((_, slot)) = self.bounded_waits.shortest(Some(place), kinds).find(too_long) else { break };
             self.take_out_deferred(now, slot, place);
             any = true;
         }
@@ -79,7 +87,7 @@ impl Pacer {
                 let cost = self.cost_of(*slot);
                 outlasts(&self.known_wait_in_account(now, *max_wait, &cost), now, *max_wait)
             };
-            let Some((_, slot)) = self.bounded_waits.shortest(None).find(too_long) else { return };
+            let Some((_, slot)) = self.bounded_waits.shortest(None, ALL).find(too_long) else { return };
             let place = self.slots.at(slot).request.scope.place;
             self.take_out_deferred(now, slot, place);
             self.expire_or_defer(now, place);
@@ -88,15 +96,17 @@ impl Pacer {
         }
     }
 
-    /// Defers a new request whose known wait exceeds its bound.
-    pub(super) fn defer_at_once(&mut self, now: Instant, slot: Slot, place: u32) {
+    /// Defers a new request whose known wait exceeds its bound. Returns whether it did.
+    pub(super) fn defer_at_once(&mut self, now: Instant, slot: Slot, place: u32) -> bool {
         let (scope, request) = (&self.scopes[place], self.slots.at(slot).request);
         let is_due = request.not_before.is_none_or(|due| due <= now);
-        let Some(max_wait) = request.max_wait.filter(|_| is_due && self.hold.stopped().is_none()) else { return };
+        let Some(max_wait) = request.max_wait.filter(|_| is_due && self.hold.stopped().is_none()) else { return false };
         let wait = self.known_wait(now, scope, max_wait, request);
-        if wait.is_some_and(|(until, _)| until > now + max_wait.duration()) {
+        let is_too_long = wait.is_some_and(|(until, _)| until > now + max_wait.duration());
+        if is_too_long {
             self.take_out_deferred(now, slot, place);
         }
+        is_too_long
     }
 
     fn take_out_deferred(&mut self, now: Instant, slot: Slot, place: u32) {

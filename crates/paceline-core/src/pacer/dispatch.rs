@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use super::Pacer;
 use super::agenda::Wants;
+use super::defer::{ALL, PAUSES};
 use crate::admit::Admit;
 use crate::queue::{Place, Slot};
 use crate::request::{Event, Request, Ticket};
@@ -251,8 +252,10 @@ impl Pacer {
 
     /// Removes the requests of a scope that expire or whose known wait is too long; behind each the next is checked.
     pub(super) fn expire_or_defer(&mut self, now: Instant, place: u32) {
+        // What is set aside for a pause has its time after that.
+        self.defer(now, place, PAUSES);
         self.expire(now, place);
-        while self.defer(now, place) {
+        while self.defer(now, place, ALL) {
             self.expire(now, place);
         }
     }

@@ -5,6 +5,7 @@
 use core::cmp::Reverse;
 
 use super::Pacer;
+use crate::admit::MaxWait;
 use crate::error::TooLarge;
 use crate::queue::{Place, Slot};
 use crate::request::{Enqueued, Event, Request, Ticket};
@@ -64,8 +65,12 @@ impl Pacer {
             self.bounded_waits.add(place, max_wait, slot);
             self.falls_behind(place, in_queue);
         }
-        if !self.expire_at_once(now, slot, place) {
-            self.defer_at_once(now, slot, place);
+        match max_wait {
+            // What is set aside for a pause has its time after that.
+            Some(MaxWait::Pause(_)) => {
+                _ = self.defer_at_once(now, slot, place) || self.expire_at_once(now, slot, place)
+            }
+            _ => _ = self.expire_at_once(now, slot, place) || self.defer_at_once(now, slot, place),
         }
         self.pump(now);
         Ok(Enqueued::Queued { ticket })

@@ -136,7 +136,11 @@ impl Pacer {
                 false => totals.deferrals += 1,
             }
         }
-        let next = Box::new(Request { not_before: (!delay.is_zero()).then_some(now + delay), ..request.clone() });
+        // What waits elsewhere meanwhile has its time after that; a queue's clock knows by itself which time does not count.
+        let aside = tried.stands_still && request.sets_aside(delay);
+        let deadline = request.deadline.map(|deadline| if aside { deadline + delay } else { deadline });
+        let not_before = (!delay.is_zero()).then_some(now + delay);
+        let next = Box::new(Request { not_before, deadline, ..request.clone() });
         match outcome.class {
             Class::Partial => NextAction::Resend { next, delay },
             _ => NextAction::Retry { next, delay },
@@ -154,7 +158,7 @@ impl Pacer {
             free: request.unsent,
             left: request.deadline.map(|deadline| deadline - now),
             // The quota holds its scope.
-            stands_still: outcome.class == Class::QuotaExhausted,
+            stands_still: outcome.class == Class::QuotaExhausted || asks_to_set_aside(request, outcome),
             // It sits out the next round of tests, so that one item that always fails cannot keep the others out.
             probe: probe
                 .then(|| scope.passes_from(now, request.caller))
@@ -294,6 +298,11 @@ impl Pacer {
         self.hold_until(now, scope.cloned(), now + wait, cause);
         self.tell_held(now, scope, now + wait, cause);
     }
+}
+
+/// Whether the server asks for a pause for which the caller sets its requests aside.
+fn asks_to_set_aside(request: &Request, outcome: &Outcome) -> bool {
+    outcome.hint.as_ref().is_some_and(|hint| request.sets_aside(hint.wait))
 }
 
 /// Whether the server named a time that says something about the item: one that holds the scope, or one that it names to this

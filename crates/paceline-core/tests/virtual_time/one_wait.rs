@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, BreakerConfig, Class, Concurrency, Cost, Dimension, Event, Instant, Level, LimitScope, Limits, MaxWait,
-    Outcome, Pace, Pacer, PacerConfig, PauseCause, Quota, Request, ScopeId, Ticket, WaitCause, WaitReason,
+    Admit, BreakerConfig, Class, Concurrency, Cost, Dimension, Event, GiveUp, Instant, Level, LimitScope, Limits,
+    MaxWait, NextAction, Outcome, Pace, Pacer, PacerConfig, PauseCause, Quota, Request, ScopeId, Ticket, WaitCause,
+    WaitReason,
 };
 
 use crate::job::at;
@@ -328,4 +329,27 @@ fn behind_one_that_leaves_the_next_is_checked_at_once() {
             "{events:?}"
         );
     }
+}
+
+/// Who sets its requests aside for a pause has them back after it with the time that they had.
+#[test]
+fn a_pause_for_which_requests_are_set_aside_counts_against_no_deadline() {
+    let (mut pacer, scope) = pacer(fixed(vec![]));
+    let aside =
+        |deadline| Request { max_wait: Some(MaxWait::Pause(S)), deadline: Some(at(deadline)), ..any_wait(&scope) };
+    let opens = pacer.enqueue(at(0.0), aside(20.0)).expect("fits");
+    let refused = Outcome::new(Class::Throttled).with_hint(25 * S, false);
+    let NextAction::Retry { next, delay } = pacer.complete(at(1.0), opens, refused.clone()) else {
+        panic!("the pause ends later than its deadline, and does not count");
+    };
+    assert_eq!((delay, next.deadline), (25 * S, Some(at(45.0))));
+    let behind = pacer.enqueue(at(2.0), aside(5.0)).expect("fits");
+    let put_off = put_off(&mut pacer);
+    assert_eq!(put_off.iter().map(|(ticket, ..)| *ticket).collect::<Vec<_>>(), [behind], "and does not expire");
+
+    let again = pacer.enqueue(at(26.0), Request { not_before: None, ..*next }).expect("fits");
+    let events: Vec<_> = std::iter::from_fn(|| pacer.poll_event()).collect();
+    assert!(events.contains(&Event::Granted { ticket: again, probe: false }), "{events:?}");
+    let failed = pacer.complete(at(46.0), again, refused);
+    assert!(matches!(failed, NextAction::GiveUp { reason: GiveUp::Deadline, .. }), "its time was over: {failed:?}");
 }

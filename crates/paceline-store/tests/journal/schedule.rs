@@ -9,7 +9,8 @@ use crate::support::{
 use paceline_core::{Class, Timestamp};
 use paceline_store::{
     ACCOUNT, CallTotals, ClaimExcept, DeferReason, Departure, FinishStatus, Journal, JournalError, ModelUsage, Opened,
-    Options, Reader, ReportRow, Rows, ScopeStatus, SnapshotUpdate, State, StoredSnapshot, Unanswered,
+    Options, Reader, ReportRow, Rescheduled, Rows, ScopeStatus, SnapshotUpdate, State, StoredSnapshot, Tally,
+    Unanswered,
 };
 
 fn set(journal: &Journal, scope: &str, state: ScopeStatus) {
@@ -422,4 +423,33 @@ fn a_note_goes_with_the_item_whose_call_has_not_left() {
 
 fn noted(journal: &Journal) -> Vec<u64> {
     journal.unanswered().unwrap().iter().map(|call| call.ordinal).collect()
+}
+
+#[test]
+fn a_hold_makes_the_deadlines_later_of_what_waits_in_its_scope() {
+    let job = Job::new();
+    let journal = job.start_in(4, |ordinal| if ordinal == 3 { "mail" } else { "chat" });
+    journal.claim_now(NOW, 4).unwrap();
+    // The third waits by itself until the hold has ended.
+    for (ordinal, seconds) in [(0, 0), (1, 10), (2, 30), (3, 0)] {
+        let next = retry(ordinal, seconds);
+        let tally = Tally { deadline: Some(later(20)), ..next.tally.clone() };
+        reschedule(&journal, Rescheduled { tally, ..next });
+    }
+    journal.stands_still(&"chat".into(), NOW, later(30));
+    let deadlines = |journal: &Journal| {
+        let mut items = journal.claim_now(later(99), 9).unwrap().items;
+        items.sort_by_key(|item| item.ordinal);
+        items.into_iter().map(|item| item.tally.deadline.unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(deadlines(&journal), [later(50), later(40), later(20), later(20)]);
+    for ordinal in 0..4 {
+        wait(|reply| journal.release(ordinal, None, reply)).unwrap();
+    }
+    journal.stands_still(&ACCOUNT.into(), later(30), later(35));
+    journal.close().unwrap();
+    let Opened::Resumed { journal, .. } = Journal::open(job.options()).unwrap() else {
+        panic!("the job was forgotten")
+    };
+    assert_eq!(deadlines(&journal), [later(55), later(45), later(25), later(25)], "over a restart too");
 }
