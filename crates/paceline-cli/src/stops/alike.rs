@@ -147,6 +147,9 @@ pub(crate) struct Row<Item> {
     /// These are few: before long they stop their host, or are followed by another end.
     #[serde(skip)]
     decides_soon: bool,
+    /// Items whose answers were not as expected before another ended otherwise: their next tries show nothing of the server.
+    #[serde(skip)]
+    known: Vec<(Alikeness, BTreeSet<Item>)>,
 }
 
 impl<Item> Default for Row<Item> {
@@ -159,6 +162,7 @@ impl<Item> Default for Row<Item> {
             items: BTreeSet::new(),
             addresses: Addresses::default(),
             decides_soon: false,
+            known: Vec::new(),
         }
     }
 }
@@ -167,8 +171,20 @@ impl<Item: Ord + Clone> Row<Item> {
     /// The next row, after something that is not like this one; `otherwise`: which was no refusal.
     fn next(&mut self, otherwise: bool) -> Self {
         let refused = otherwise && !self.items.is_empty() && self.alike.as_ref().is_some_and(Alikeness::is_like_a_ban);
-        let addresses = std::mem::take(&mut self.addresses);
-        Self { is_mixed: true, is_of_items: self.is_of_items || refused, addresses, ..Self::default() }
+        if let Some(alike) = self.alike.take().filter(|alike| otherwise && alike.unexpected) {
+            let items = std::mem::take(&mut self.items);
+            match self.known.iter_mut().find(|(known, _)| *known == alike) {
+                Some((_, known)) => known.extend(items),
+                None => self.known.push((alike, items)),
+            }
+        }
+        let (addresses, known) = (std::mem::take(&mut self.addresses), std::mem::take(&mut self.known));
+        Self { is_mixed: true, is_of_items: self.is_of_items || refused, addresses, known, ..Self::default() }
+    }
+
+    /// Whether the item failed alike before, and another ended otherwise since.
+    fn knows(&self, item: &Item, alike: &Alikeness) -> bool {
+        self.known.iter().any(|(known, items)| known == alike && items.contains(item))
     }
 
     /// An item failed; see [`AlikeByScope::failed`].
@@ -180,6 +196,9 @@ impl<Item: Ord + Clone> Row<Item> {
         address: Option<&str>,
     ) -> Option<Stops> {
         let Enough { limit, are_hosts, by_address } = enough;
+        if self.knows(&item, &alike) {
+            return None;
+        }
         if self.alike.as_ref().is_some_and(|known| *known != alike) {
             *self = self.next(false);
         }

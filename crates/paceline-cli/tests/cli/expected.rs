@@ -115,6 +115,23 @@ fn a_schema_that_no_answer_matches_costs_twenty_calls_a_run_however_often_items_
     }
 }
 
+/// Their next tries come together, behind all that succeed.
+#[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
+fn items_whose_answers_never_match_do_not_end_a_job_whose_others_do() {
+    let is_bad = |item: &str| item.rsplit('-').next().and_then(|n| n.parse::<usize>().ok()).is_some_and(|n| n % 4 == 1);
+    let server = Server::new(move |arrival| match is_bad(&arrival.item) {
+        true => Reply::text(200, "text/html", "<html>no</html>"),
+        false => Reply::ok(),
+    });
+    let job = Job::new(120);
+    let (code, log) = finish(job.run(&server).args(["--expect", "json", "--max-retries", "2", "--concurrency", "4"]));
+    let summary = job.summary();
+    assert_eq!((code, &summary["succeeded"], &summary["failed"]), (1, &json!(90), &json!(30)), "{log}");
+    assert!(server.by_item().iter().all(|(item, calls)| *calls == if is_bad(item) { 3 } else { 1 }), "{log}");
+    job.assert_adds_up(120);
+}
+
 #[test]
 fn a_schema_that_cannot_be_used_is_refused_before_the_first_request() {
     let (store, server) = (Store::of(&[]), rates());

@@ -222,3 +222,26 @@ fn small_and_unwatched_jobs_record_at_once() {
         assert!(matches!(refused(&mut watch, 0, 400), FailFastDecision::Record(_)));
     }
 }
+
+/// Items that keep failing come together at the end of a good job.
+#[test]
+fn the_next_try_of_an_item_that_failed_before_a_success_shows_nothing_of_the_server() {
+    let mut watch = FailFast::new(20, 500);
+    let succeeds = |watch: &mut FailFast| watch.ended_otherwise(&"a".into(), None, || true);
+    succeeds(&mut watch);
+    for ordinal in 0..40 {
+        assert!(matches!(mismatched(&mut watch, ordinal), FailFastDecision::Record(_)));
+        if ordinal % 10 == 9 {
+            succeeds(&mut watch);
+        }
+    }
+    for ordinal in (0..40).chain(0..40) {
+        assert!(matches!(mismatched(&mut watch, ordinal), FailFastDecision::Record(_)), "{ordinal}");
+    }
+    let last = watch.failed(of("a", 7, 200, Some(NOT_JSON)), || false, || true);
+    assert!(matches!(last, FailFastDecision::Record(_)), "its retries are used up");
+    for ordinal in 100..119 {
+        assert!(matches!(mismatched(&mut watch, ordinal), FailFastDecision::Record(_)), "{ordinal} is new");
+    }
+    assert!(matches!(mismatched(&mut watch, 119), FailFastDecision::StopScope { .. }), "a page to log in for all");
+}
