@@ -94,11 +94,13 @@ impl AllowedChanges {
 }
 
 /// Failed items whose ids are gone are known by their places: repaired, each has the id of the new line there. So it is with
-/// lines that could not be sent and had no ids; and where no line came or went, as where an address is the id whose host moved.
+/// lines that could not be sent and had no ids; and where no item came or went, as where an address is the id whose host moved,
+/// or where a row of a table got another line, and those behind it stand one lower.
 const SAME_PLACE: &str = "
     UPDATE OR IGNORE item_before SET key = item.key FROM item
-    WHERE item_before.state = 3 AND item.line = item_before.line
-        AND (item_before.scope = ?1 OR (SELECT count(*) FROM item) = (SELECT count(*) FROM item_before))
+    WHERE item_before.state = 3
+        AND iif((SELECT count(*) FROM item) = (SELECT count(*) FROM item_before), item.id = item_before.id,
+                item_before.scope = ?1 AND item.line = item_before.line)
         AND NOT EXISTS (SELECT 1 FROM item AS same WHERE same.key = item_before.key)";
 
 /// The scopes that items had as they failed, where their lines were changed since.

@@ -306,11 +306,16 @@ impl Converter {
             request.extend(metadata.map(|metadata| ("metadata".to_owned(), metadata)));
             Ok(request)
         });
+        // A row above a bad one of a table may get another line, and it is repaired as what it was called.
+        let name = match place.row.filter(|_| request.is_err()) {
+            Some(row) => format!("row-{row}"),
+            None => format!("line-{}", place.line),
+        };
         let mut line = request.unwrap_or_else(|message| {
             let message = place.row.map_or_else(|| message.clone(), |row| format!("row {row}: {message}"));
             Map::from_iter([(INVALID_ROW.to_owned(), message.into())])
         });
-        line.insert("custom_id".to_owned(), id.unwrap_or_else(|| format!("line-{}", place.line).into()));
+        line.insert("custom_id".to_owned(), id.unwrap_or_else(|| name.into()));
         line
     }
 }

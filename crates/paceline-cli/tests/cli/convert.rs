@@ -116,7 +116,7 @@ fn every_bad_row_is_named_and_may_be_skipped() {
     assert!(log.contains("3 lines of in.csv cannot be sent") && bad.iter().all(|bad| log.contains(bad)), "{log}");
     let errors = job.lines("out.errors.jsonl");
     let known: Vec<_> = errors.iter().map(|line| (&line["custom_id"], &line["error"]["line"])).collect();
-    assert_eq!(known, [(&json!("line-2"), &json!(2)), (&json!("line-4"), &json!(4)), (&json!("d"), &json!(5))]);
+    assert_eq!(known, [(&json!("row-1"), &json!(2)), (&json!("row-3"), &json!(4)), (&json!("d"), &json!(5))]);
     assert_eq!(run(&job, &server, "in.csv", &skip).0, 1, "the same job goes on");
     assert_eq!(server.count(), 2);
 

@@ -217,6 +217,33 @@ fn a_repaired_table_is_looked_at_before_it_is_sent() {
     assert!(log.contains("1 item that failed before will be sent again"), "{log}");
 }
 
+/// A row that gets another line moves those behind it, and what they are called does not change.
+#[test]
+fn a_bad_row_of_a_table_is_known_below_a_row_that_became_longer() {
+    let server = Server::new(|arrival| match String::from_utf8_lossy(&arrival.body).contains("wrong") {
+        true => Reply::error(400, "bad_request"),
+        false => Reply::ok(),
+    });
+    let job = Job::new(0);
+    let run = |table: &str, flags: &[&str]| {
+        std::fs::write(job.path("in.csv"), table).expect("writable");
+        let mut command = job.paceline();
+        command.args(["run", "in.csv", "-o", "out.jsonl", "--base-url", &server.url(), "--model", "m"]);
+        finish(command.args(["--endpoint", "/v1/chat/completions", "--skip-bad-lines"]).args(flags))
+    };
+    let (code, log) = run("id,prompt\na,wrong\nb\nc,three\nd\ne,five\n", &[]);
+    assert_eq!((code, server.count(), job.lines("out.errors.jsonl").len()), (1, 3, 3), "{log}");
+    assert_eq!(ids(&job.lines("out.errors.jsonl")), ["row-2", "row-4", "a"]);
+
+    let (code, log) = run("id,prompt\na,\"one\n\nmore\"\nb\nc,three\nd\ne,five\n", &["--retry-failed"]);
+    assert_eq!((code, server.count()), (1, 4), "the bad rows are as they were: {log}");
+    let (code, log) = run("id,prompt\na,\"one\n\nmore\"\nb,two\nc,three\nd,four\ne,five\n", &["--retry-failed"]);
+    assert_eq!((code, server.count()), (0, 6), "and go once they are repaired: {log}");
+    let mut results = job.lines("out.jsonl");
+    results.sort_by_key(|line| line["custom_id"].to_string());
+    assert_eq!(ids(&results), ["a", "b", "c", "d", "e"]);
+}
+
 #[test]
 fn a_pipe_may_be_repaired_or_left_out() {
     let server = Server::new(|arrival| match String::from_utf8_lossy(&arrival.body).contains("gtp-4o") {
