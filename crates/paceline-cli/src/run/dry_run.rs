@@ -219,6 +219,8 @@ struct Plan {
     unbounded: u64,
     /// Tokens of those answers, if they are as long as answers were so far.
     unbounded_tokens: u64,
+    /// Tokens that a bound on each of those answers would add to the prompts.
+    tokens_of_bounds: u64,
     /// Items whose requests do not tell what they cost: they have or ask for more than text.
     untold: u64,
     /// Answers of the job that estimates rest on.
@@ -329,9 +331,9 @@ impl Plan {
             if bound.is_none() && model.is_some() {
                 self.unbounded += 1;
                 self.unbounded_tokens += ratio.output_tokens();
+                self.tokens_of_bounds += learned::tokens_of_bound(&ratio, line.body.as_bytes());
             }
-            let is_untold = is_mixed || upstream.dialect.tells_no_tokens(&line.url, line.body.as_bytes());
-            self.untold += u64::from(is_untold);
+            self.untold += u64::from(is_mixed || upstream.dialect.tells_no_tokens(&line.url, line.body.as_bytes()));
             model.iter().for_each(|model| self.asks_for(model));
             let dearest = upstream.dialect.dearest_input(line.body.as_bytes()).max(100);
             self.writes |= dearest > 100;

@@ -222,3 +222,25 @@ fn a_dry_run_says_which_bound_on_answers_a_budget_is_enough_for_and_what_overwri
     );
     assert_eq!(job.lines("out.jsonl").len(), 4, "nothing was deleted");
 }
+
+/// The flag writes a member into each request, which is a part of its prompt as it is estimated.
+#[test]
+fn the_bound_on_answers_that_a_dry_run_names_fits() {
+    let job = Job::new(0);
+    let rows = (0..50).map(|n| format!("p{n},a short prompt\n")).collect::<String>();
+    std::fs::write(job.path("in.csv"), format!("id,prompt\n{rows}")).expect("writable");
+    let dry = |bound: &[&str]| {
+        let mut command = job.paceline();
+        command.args(["run", "in.csv", "-o", "out.jsonl", "--upstream", "openai", "--model", "m", "--dry-run"]);
+        command.args(["--budget-cost", "0.01", "--price", "in=1,out=4"]).env("OPENAI_API_KEY", "key");
+        String::from_utf8(command.args(bound).ended_with_output().stdout).expect("text")
+    };
+    let text = dry(&[]);
+    let bound = text.split("with --max-output-tokens ").nth(1).and_then(|rest| rest.split(' ').next());
+    let bound = bound.expect(&text);
+    let text = dry(&["--max-output-tokens", bound]);
+    assert!(!text.contains("too small"), "{bound}: {text}");
+    let more = (bound.parse::<u64>().expect("a bound") + 4).to_string();
+    let text = dry(&["--max-output-tokens", &more]);
+    assert!(text.contains("too small"), "{more}: {text}");
+}

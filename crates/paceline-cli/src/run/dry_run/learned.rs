@@ -27,6 +27,14 @@ pub(super) fn prompt_tokens(ratio: &TokenRatio, charge: &Cost, body: &[u8]) -> (
     (expected, most.max(expected), greatest.is_none())
 }
 
+/// What a prompt is expected to have more where its request sets a bound on its answer: the body is what is counted.
+pub(super) fn tokens_of_bound(ratio: &TokenRatio, body: &[u8]) -> u64 {
+    const BOUND: &[u8] = br#""max_completion_tokens":100000,"#;
+    let tokens = |body: &[u8]| ratio.budgeted(PromptSize::of(body)).expected;
+    let bounded = [&body[..1.min(body.len())], BOUND, &body[1.min(body.len())..]].concat();
+    tokens(&bounded).saturating_sub(tokens(body))
+}
+
 /// Answers that were longer than their requests allow: then bounds tell little of how long others will be.
 #[derive(Default)]
 pub(super) struct Beyond {

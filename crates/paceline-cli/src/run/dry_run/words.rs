@@ -232,10 +232,13 @@ impl Plan {
     /// The bound on answers with which the budgets would be enough, where one can be said.
     fn bound_that_fits(&self) -> Option<String> {
         let needed = self.needed();
-        let tokens = self.used.tokens.map(|(used, of)| of.saturating_sub(used).saturating_sub(needed.tokens));
+        let more = self.tokens_of_bounds;
+        let tokens = self.used.tokens.map(|(used, of)| of.saturating_sub(used).saturating_sub(needed.tokens + more));
         let cost = self.used.cost.zip(needed.cost).and_then(|((used, of), needed)| {
+            let price = self.used.price?;
+            let needed = needed.and(price.of(more, 0));
             let left = of?.units().saturating_sub(used.units()).saturating_sub(needed.units());
-            let of_million = self.used.price?.of(0, 1_000_000).units();
+            let of_million = price.of(0, 1_000_000).units();
             u64::try_from(u128::from(left) * 1_000_000 / u128::from(of_million.max(1))).ok()
         });
         let each = tokens.into_iter().chain(cost).min()? / self.unbounded.max(1);
