@@ -115,7 +115,9 @@ fn tell_new_prices(journal: &Path, kept: &JobConfig, upstream: &Upstream) {
     let used_now = kept.used_at(upstream, used.clone());
     let [was, is] = [spent(before, &used), spent(now, &used_now)];
     let goes_elsewhere = kept.upstream() != upstream.name;
-    if was.units() == 0 || goes_elsewhere && was == is {
+    let is_as_before = |(was, is): (&ModelUsage, &ModelUsage)| before.of(&was.model) == now.of(&is.model);
+    let changes_nothing = goes_elsewhere || used.iter().zip(&used_now).all(is_as_before);
+    if was.units() == 0 || changes_nothing && was == is {
         return;
     }
     let counts = if was == is {

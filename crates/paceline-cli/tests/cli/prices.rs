@@ -214,6 +214,12 @@ fn the_price_in_force_is_told_and_doubted() {
     let run = |args: &[&str]| finish(job.run(&server).args(["--budget-cost", "1.00", "--max-items", "1"]).args(args));
     let (_, log) = run(&["--price", "in=2.50,out=10"]);
     assert!(log.contains("price of a million tokens: in=2.5,out=10") && !log.contains("prices changed"), "{log}");
+    std::fs::write(job.path("paceline.toml"), "[upstream.generic.price]\nm = 'in=2.50,out=10'\n").expect("writable");
+    let (_, log) = run(&[]);
+    assert!(
+        log.contains("price of a million tokens") && !log.contains("prices changed"),
+        "a table says the same: {log}"
+    );
     let (_, log) = run(&["--price", "in=0.0000025,out=0.00001"]);
     assert!(log.contains("the price in=0.0000025,out=0.00001 is of a million tokens, and below 0.001"), "{log}");
     let told = "prices changed since the last run of this job: what was used before counts as 0.000000 now, and counted as 0.0000";
