@@ -107,10 +107,10 @@ impl Setting {
         let expected = &format!("an address such as {example}, without query");
         let with_secret = |shown: &str, expected: &str| {
             let hidden = Self::new(format!("{shown}{SECRET}"), self.source().clone());
-            Err(hidden.refuse(key, format!("{expected}: {KEY_PLACE}")))
+            Err(hidden.refuse(key, format!("{expected}; {KEY_PLACE}")))
         };
         if self.text.contains('@') {
-            return with_secret("", "an address without credentials");
+            return with_secret("", "an address without a user name and a password");
         }
         if let Some((address, _)) = self.text.split_once('?') {
             return with_secret(&format!("{address}?"), "an address without query");

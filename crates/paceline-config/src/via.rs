@@ -302,7 +302,7 @@ mod tests {
         assert!(found.access.headers(None).expect("no key")["x-auth"].is_sensitive());
         for (address, expected) in [
             ("127.0.0.1:4747", "an address such as http://127.0.0.1:4747"),
-            ("http://me:pw@h", "an address without credentials"),
+            ("http://me:pw@h", "an address without a user name and a password"),
             ("http://h/?x", "an address without query"),
         ] {
             assert!(refusal(SHARED, via(address)).contains(expected), "{address}");

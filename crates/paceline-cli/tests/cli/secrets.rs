@@ -103,14 +103,17 @@ fn a_key_in_the_configuration_is_not_shown_and_the_right_place_is_named() {
     assert_eq!(code, 2, "{log}");
     assert!(!holds_key(&log) && log.contains("[key]") && log.contains("--api-key-file"), "{log}");
     std::fs::remove_file(job.path("paceline.toml")).expect("there");
-    for flags in [
-        ["--base-url", "https://api.example.com/v1?key=SECRET"],
-        ["--base-url", "https://me:SECRET@api.example.com/v1"],
-        ["--rpm", "SECRET"],
+    for (flags, told) in [
+        (["--base-url", "https://api.example.com/v1?key=SECRET"], "without query; a key belongs in an environment"),
+        (
+            ["--base-url", "https://me:SECRET@api.example.com/v1"],
+            "a password; a key belongs in an environment variable",
+        ),
+        (["--rpm", "SECRET"], ""),
     ] {
         let (code, log) = check(&flags);
         assert_eq!(code, 2, "{log}");
-        assert!(!holds_key(&log), "{log}");
+        assert!(!holds_key(&log) && log.contains(told), "{log}");
     }
     let mut command = job.paceline();
     command.args([
