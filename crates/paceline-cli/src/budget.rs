@@ -422,8 +422,8 @@ impl Budget {
             );
         }
         tracing::warn!(
-            "an answer with a status of success does not say how many tokens it used, or says 0: the budget counts it as long as its request \
-             allows, or as its text is, and the bill may differ; a stream tells it where the request asks for that (OpenAI's form: \
+            "an answer with a status of success does not say how many tokens it used, or says 0, as one that came cut off or is a web page \
+             does not: it may be billed, the budget counts it as long as its request allows, or as its text is, and the bill may differ; a stream tells it where the request asks for that (OpenAI's form: \
              \"stream_options\": {{\"include_usage\": true}})"
         );
     }

@@ -61,6 +61,16 @@ impl Money {
         Self(self.0.div_ceil(shown).saturating_mul(shown))
     }
 
+    /// The texts of two sums, with digits until they differ: of what does not fit, a text must not say that it does.
+    #[must_use]
+    pub fn apart(self, other: Self) -> [String; 2] {
+        let least = money_digits(self.as_f64()).max(money_digits(other.as_f64()));
+        let texts = |digits: u32| [self, other].map(|sum| format!("{:.*}", digits as usize, sum.as_f64()));
+        let all = [self, other].map(|sum| sum.to_string());
+        let differ = |texts: &[String; 2]| self == other || texts[0] != texts[1];
+        Some(all).filter(differ).or_else(|| (least..12).map(texts).find(differ)).unwrap_or_else(|| texts(12))
+    }
+
     /// In units of the currency.
     pub const fn as_f64(self) -> f64 {
         self.0 as f64 / Self::ONE

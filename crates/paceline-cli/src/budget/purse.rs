@@ -103,7 +103,11 @@ impl Exceeded {
 
     /// What that call may use, and what is left of the purse.
     pub(crate) fn next_and_left(&self) -> [String; 2] {
-        [self.next(), self.limit.saturating_sub(self.used)].map(|units| self.purse.amount(units))
+        let [next, left] = [self.next(), self.limit.saturating_sub(self.used)];
+        match self.purse {
+            BudgetKind::JobCost => Money::from_units(next).apart(Money::from_units(left)),
+            BudgetKind::RunTokens | BudgetKind::JobTokens => [next, left].map(text::count),
+        }
     }
 
     /// Nothing was left of it.

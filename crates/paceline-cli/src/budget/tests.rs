@@ -391,7 +391,7 @@ fn what_the_whole_job_takes_is_told_by_the_last_calls_too() {
     let (dear, cheap) = ([1_000; 5], [50; 10]);
     assert_eq!(
         told(&[&dear[..], &cheap].concat()),
-        "The whole job: between 19600 and 51200, as calls so far used: the last differ from the others, so take --budget-tokens 51200"
+        "The whole job: about 19600 to 51200, as calls so far used; take --budget-tokens 51200"
     );
     let few = told(&[&dear[..], &[50; 2]].concat());
     assert!(few.starts_with("The whole job: about --budget-tokens "), "seven calls have no later half: {few}");

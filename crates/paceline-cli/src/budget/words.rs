@@ -182,7 +182,7 @@ impl Budget {
         } else if used == limit {
             format!("the budget is used up ({used_text} of {of}{unit})")
         } else {
-            let [left, next] = [limit - used, next].map(|units| purse.amount(units));
+            let [next, left] = Exceeded { used, ..exceeded }.next_and_left();
             format!("{left} of {of}{unit} left, and the next call{line} may use {next}{others}")
         };
         let basis = match purse {
@@ -192,9 +192,7 @@ impl Budget {
         let about = match (knows_calls, least == enough) {
             (false, _) => format!("about {flag} {enough}, if each call uses what this one may"),
             (true, true) => format!("about {flag} {enough}, {basis}"),
-            (true, false) => format!(
-                "between {least} and {enough}, {basis}: the last differ from the others, so take {flag} {enough}"
-            ),
+            (true, false) => format!("about {least} to {enough}, {basis}; take {flag} {enough}"),
         };
         Enough { words: format!("{state}. The whole job: {about}"), flag, amount: enough }
     }

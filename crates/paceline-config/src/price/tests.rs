@@ -18,6 +18,11 @@ fn a_price_is_of_a_million_tokens() {
     );
     let rounded = [1, 99_999_999_999, 1_230_000_000_000, 1_230_000_000_001].map(|units| Money(units).rounded_up());
     assert_eq!(rounded.map(|money| money.to_string()), ["0.000001", "0.1000", "1.23", "1.24"]);
+    let apart = |one, other| Money(one).apart(Money(other));
+    assert_eq!(apart(820_000_000, 790_000_000), ["0.00082", "0.00079"]);
+    assert_eq!(apart(820_000_000, 900_000_000), ["0.0008", "0.0009"]);
+    assert_eq!(apart(820_000_000, 820_000_000), ["0.0008", "0.0008"]);
+    assert_eq!(apart(820_000_001, 820_000_000), ["0.000820000001", "0.000820000000"]);
     assert_eq!(Money(10_000_000).to_string(), "0.000010", "what can be a budget is no zero");
     assert_eq!("0.000001".parse::<Money>().expect("a sum"), Money(1_000_000));
     for (doubtful, doubt) in [
