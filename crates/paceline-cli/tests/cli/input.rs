@@ -20,7 +20,10 @@ fn bad_lines_are_named_and_nothing_is_sent() {
         ("", &["empty_file"]),
         ("\n\n", &["empty_file"]),
         (twice.as_str(), &["duplicate_custom_id", "line 3", "line 1"]),
-        (r#"{"custom_id":"a","url":"https://elsewhere.example/v1","body":{}}"#, &["invalid_url", "upstream's address", "--scope host"]),
+        (
+            r#"{"custom_id":"a","url":"https://elsewhere.example/v1","body":{}}"#,
+            &["invalid_url", "upstream's address", "--scope host"],
+        ),
         ("[]\n{}\n", &["line 1: invalid_json_line: an array", "jq -c '.[]'", "line 2: missing_custom_id", "2 lines"]),
         (r#"{"custom_id":"a","url":"/x#part","body":{}}"#, &["line 1: invalid_url", "has a fragment"]),
     ] {
