@@ -163,6 +163,16 @@ impl Format {
             (Form::Batch, Some(_)) => {
                 return Err("--endpoint applies to bare and anthropic lines: each batch line has its own url".into());
             }
+            (Form::Anthropic, None)
+                if provider == Provider::OpenAi && provider.base_url() == Some(&*addresses.base) =>
+            {
+                return Err(format!(
+                    "the lines are read as those of Anthropic's batches {why}, and would go to {} with OpenAI's key, which has no \
+                     {} for them: name their upstream (--upstream anthropic)",
+                    addresses.base,
+                    usual_endpoint(form, provider).unwrap_or_default()
+                ));
+            }
             (_, Some(endpoint)) => {
                 address::relative(endpoint.into(), &addresses.base).map_err(|error| format!("--endpoint {error}"))?
             }

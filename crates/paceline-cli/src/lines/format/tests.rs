@@ -131,6 +131,18 @@ fn an_id_is_found_in_whatever_can_be_read() {
     }
 }
 
+/// A key for OpenAI in the environment chooses its address for all lines.
+#[test]
+fn lines_of_anthropics_batches_do_not_go_to_openai() {
+    let at_openai = Addresses { base: Provider::OpenAi.base_url().expect("known").to_owned(), ..at_h() };
+    let line = br#"{"custom_id":"a","params":{}}"#;
+    let of = |provider, addresses: &Addresses| Format::of(FormatFlag::Auto, None, line, provider, addresses);
+    let refused = of(Provider::OpenAi, &at_openai).expect_err("refused");
+    assert!(refused.contains("https://api.openai.com/v1") && refused.contains("--upstream anthropic"), "{refused}");
+    assert!(of(Provider::OpenAi, &at_h()).is_ok(), "a proxy may take them");
+    assert!(of(Provider::Anthropic, &at_openai).is_ok());
+}
+
 #[test]
 fn the_first_line_decides_the_form_unless_the_user_says_it() {
     let chosen = |flag, endpoint, first: &str, provider| {

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use paceline_config::{Money, Upstream};
+use paceline_providers::table::Scope;
 
 use super::Plan;
 use crate::budget;
@@ -26,6 +27,12 @@ const GUESS: &str =
 pub(super) struct Needed {
     pub(super) tokens: u64,
     pub(super) cost: Option<Money>,
+}
+
+/// Where all calls go, which nobody may have named; nothing where each line says so.
+fn goes_to(upstream: &Upstream) -> String {
+    let address = upstream.base_url.as_deref().filter(|_| upstream.dialect.scope() != Scope::Host);
+    address.map_or_else(String::new, |url| format!("; calls go to {} ({})", text::printable(url), upstream.name))
 }
 
 impl Plan {
@@ -94,7 +101,7 @@ impl Plan {
         if self.done_unknown {
             line("answers that --done would take over are not counted".to_owned());
         }
-        line("nothing was sent".to_owned());
+        line(format!("nothing was sent{}", goes_to(upstream)));
         text
     }
 
