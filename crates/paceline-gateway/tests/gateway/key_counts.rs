@@ -3,13 +3,13 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
 use futures_util::StreamExt as _;
 use http::Response;
-use paceline::{Dimension, PauseCause};
+use paceline::{Clock, Dimension, Instant, PauseCause};
 use paceline_gateway::Bounds;
 use serde_json::json;
 use tokio::sync::Semaphore;
@@ -67,11 +67,11 @@ async fn an_answer_without_usage_counts_with_its_text_where_the_server_ignores_t
 /// The server holds the upstream for longer than the client's window; what got room under the limit meanwhile leaves after it.
 #[tokio::test]
 async fn what_waits_for_its_upstream_counts_when_it_leaves() {
-    let arrivals: Arc<Mutex<Vec<Instant>>> = Arc::default();
+    let (arrivals, clock): (Arc<Mutex<Vec<Instant>>>, _) = (Arc::default(), Arc::new(Clock::new()));
     let seen = Arc::clone(&arrivals);
     let api = upstream(move |_: Request| {
         let mut arrivals = seen.lock().expect("no panic");
-        arrivals.push(Instant::now());
+        arrivals.push(clock.now());
         let first = arrivals.len() == 1;
         std::future::ready(if first { answer(429, &[("retry-after", "3")], "") } else { answer(200, &[], "{}") })
     })
