@@ -120,6 +120,7 @@ impl OpenJob<'_> {
             others,
             tested,
             in_flight: AtomicU64::new(0),
+            held_back: AtomicU64::new(0),
             epoch,
             began,
         });

@@ -373,6 +373,12 @@ impl JournalDb {
         }
     }
 
+    /// The scopes that are held or stopped, without the account.
+    pub(crate) fn closed_scopes(&self, now: Timestamp) -> Vec<i64> {
+        let is_closed = |scope: &&Scope| !scope.may_send(now) && &*scope.row.name != ACCOUNT;
+        self.scopes.iter().filter(is_closed).map(|scope| scope.id).collect()
+    }
+
     /// Adds the usage of a call.
     pub(crate) fn add_usage(&self, usage: &ModelUsage) -> Result<(), JournalError> {
         usage::add(&self.conn, usage).map_err(JournalError::sqlite("write"))

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
+use paceline_core::Timestamp;
 use rusqlite::{Connection, params};
 
 use crate::append::{self, Appended, AppendedLine};
@@ -62,6 +63,8 @@ pub struct EndedLines {
     pub lines: Vec<EndedLine>,
     /// How many lines of it are here and have not ended.
     pub open: u64,
+    /// Of those, how many wait in scopes that are held or stopped.
+    pub kept: u64,
 }
 
 /// What is left of a block that this host has no more.
@@ -97,7 +100,7 @@ impl Journal {
     }
 
     /// The lines of blocks that have ended here and are not among those known of each, in order; no more of all than have `most`
-    /// bytes together, but one at least.
+    /// bytes together, but one at least. `now`: a hold that has ended keeps nothing back.
     ///
     /// # Errors
     /// As for [`counts`](Self::counts); [`JournalError::Io`].
@@ -105,8 +108,9 @@ impl Journal {
         &self,
         blocks: Vec<(TakenBlock, BTreeSet<u64>)>,
         most: u64,
+        now: Timestamp,
     ) -> Result<Vec<EndedLines>, JournalError> {
-        self.writer.between_batches(move |db| ended(db, &blocks, most))
+        self.writer.between_batches(move |db| ended(db, &blocks, most, now))
     }
 
     /// This host has the block no more: its items that wait are not sent from here. To be repeated while some are open.
@@ -190,8 +194,14 @@ struct Placed {
     len: u64,
 }
 
-fn ended(db: &JournalDb, blocks: &[(TakenBlock, BTreeSet<u64>)], most: u64) -> Result<Vec<EndedLines>, JournalError> {
+fn ended(
+    db: &JournalDb,
+    blocks: &[(TakenBlock, BTreeSet<u64>)],
+    most: u64,
+    now: Timestamp,
+) -> Result<Vec<EndedLines>, JournalError> {
     let (conn, paths) = (db.connection(), db.paths());
+    let closed = db.closed_scopes(now);
     let (mut results, mut errors) = (None, None);
     let (mut found, mut bytes) = (Vec::new(), 0);
     for (block, known) in blocks {
@@ -206,7 +216,8 @@ fn ended(db: &JournalDb, blocks: &[(TakenBlock, BTreeSet<u64>)], most: u64) -> R
             let body = read(file, path, &place).map_err(JournalError::io("read", path))?;
             lines.push(EndedLine { ordinal: place.ordinal, ok: place.ok, body });
         }
-        found.push(EndedLines { block: *block, lines, open });
+        let kept = kept(conn, block, &closed).map_err(JournalError::sqlite("read"))?;
+        found.push(EndedLines { block: *block, lines, open, kept });
     }
     Ok(found)
 }
@@ -228,6 +239,14 @@ fn open(conn: &Connection, block: &TakenBlock) -> rusqlite::Result<u64> {
     let sql = "SELECT count(*) FROM item WHERE id >= ?1 AND id < ?2 AND state IN (0, 1)";
     let range = params![int(block.first), int(block.first + block.lines)];
     conn.prepare_cached(sql)?.query_row(range, |row| row.get(0)).map(count)
+}
+
+/// The lines that wait in one of these scopes.
+fn kept(conn: &Connection, block: &TakenBlock, scopes: &[i64]) -> rusqlite::Result<u64> {
+    let sql = "SELECT count(*) FROM item WHERE id >= ?1 AND id < ?2 AND state = 0 AND scope = ?3";
+    let (from, to) = (int(block.first), int(block.first + block.lines));
+    let mut select = conn.prepare_cached(sql)?;
+    scopes.iter().map(|scope| select.query_row(params![from, to, scope], |row| row.get(0)).map(count)).sum()
 }
 
 fn waiting(conn: &Connection, block: &TakenBlock) -> rusqlite::Result<Vec<u64>> {

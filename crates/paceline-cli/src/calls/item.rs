@@ -73,6 +73,8 @@ pub(crate) struct Context {
     pub(crate) tested: Tested,
     /// Calls that have left and are not answered.
     pub(crate) in_flight: AtomicU64,
+    /// Failures that are not recorded before it is known whether they stop their scope, or the run.
+    pub(crate) held_back: AtomicU64,
     /// The wall clock when the run began: its steps within a run change no wait.
     pub(crate) epoch: Timestamp,
     /// The limiter's clock at the same moment.

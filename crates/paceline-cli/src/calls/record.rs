@@ -3,10 +3,12 @@
 mod account;
 mod ended;
 mod fell_back;
+mod held_back;
 mod unreached;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use paceline::{BackingOff, Instant};
@@ -196,7 +198,7 @@ impl Recorder {
     /// Records the end of a try; `others`: items that have not ended.
     pub(crate) fn record(&mut self, context: &Context, tried: Tried, others: &mut OnTheirWay) -> Recorded {
         let Tried { item, end } = tried;
-        match end {
+        let recorded = match end {
             TryEnd::Withheld => self.give_back(&item),
             TryEnd::Elsewhere => Recorded { due: None, ..self.give_back(&item) },
             TryEnd::Stopped { reach, reason } => account::stopped_elsewhere(reach, &reason).over(self.give_back(&item)),
@@ -216,28 +218,9 @@ impl Recorder {
                 context.tested.ended(&item.scope, shows);
                 recorded
             }
-        }
-    }
-
-    /// At the end of a run: failures held back are recorded after all, unless they are the reason to stop.
-    pub(crate) fn settle_held_back(&mut self, stop: Option<&StopReason>) {
-        let pending = matches!(stop, Some(StopReason::SameFailure { scope: None, .. }));
-        for failed in self.same.take_held_back() {
-            if pending { self.put_back(failed) } else { self.fail(failed) }
-        }
-        let more = self.failures.saturating_sub(SHOWN_WHEN_QUIET);
-        if more > 0 && is_quiet() && self.guest.is_none() {
-            tracing::error!("{} failed; the errors file and the report name them", text::counted(more, "more item"));
-        }
-    }
-
-    /// The item waits again, as if it had not ended; but for one whose call may have been executed and must not be made twice.
-    fn put_back(&mut self, failed: Failed) {
-        if failed.is_unknown() {
-            return self.fail(failed);
-        }
-        let Finished { ordinal, tally, adds, usage, .. } = failed.finished;
-        self.journal.release(ordinal, Some(Unanswered { tally, adds, usage }), self.acknowledge.reply());
+        };
+        context.held_back.store(self.same.held_back() as u64, Ordering::Relaxed);
+        recorded
     }
 
     fn give_back(&self, item: &ClaimedItem) -> Recorded {
@@ -365,7 +348,7 @@ impl Recorder {
                     let decision = self.same.mismatched(
                         &failure,
                         ended::has_scopes(&self.journal),
-                        ended::more_wait(&self.journal, others, &item.scope),
+                        ended::more_wait(context, &self.journal, others, &item.scope),
                     );
                     recorded = self.follow(context, &item.scope, decision).over(recorded);
                 }
@@ -375,7 +358,7 @@ impl Recorder {
                 let failed = entry::failed(item, &sent, *reason, request, adds, context.now());
                 recorded = self.ended(context, failed, others).over(recorded);
             }
-            _ if sent.exchange.reading.class == Class::Success => self.succeeded(item, sent, adds, others),
+            _ if sent.exchange.reading.class == Class::Success => self.succeeded(context, item, sent, adds, others),
             _ => {
                 let (tally, usage) = (entry::tally(item, &sent, None), sent.usage);
                 let sent = Some(Unanswered { tally, adds, usage });
@@ -386,8 +369,15 @@ impl Recorder {
         recorded
     }
 
-    fn succeeded(&mut self, item: &ClaimedItem, sent: Sent, adds: CallTotals, others: &mut OnTheirWay) {
-        let more_wait = ended::more_wait(&self.journal, others, &item.scope);
+    fn succeeded(
+        &mut self,
+        context: &Context,
+        item: &ClaimedItem,
+        sent: Sent,
+        adds: CallTotals,
+        others: &mut OnTheirWay,
+    ) {
+        let more_wait = ended::more_wait(context, &self.journal, others, &item.scope);
         for earlier in self.same.ended_otherwise(&item.scope, Some(sent.at), more_wait) {
             self.fail(earlier);
         }

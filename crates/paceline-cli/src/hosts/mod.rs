@@ -8,6 +8,7 @@ mod again;
 mod blocks;
 mod creator;
 mod flags;
+mod line;
 mod need;
 mod settings;
 mod worker;
@@ -25,7 +26,8 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::block_in_place;
 
 use self::creator::Creator;
-use self::worker::{Broken, Line, Mine, Worker};
+use self::line::{Broken, Line};
+use self::worker::{Mine, Worker};
 use crate::database::not_begun;
 use crate::exit::Failure;
 use crate::job::job_config::{self, JobConfig};
@@ -247,7 +249,7 @@ async fn begin(hosts: &mut Hosts) -> Result<(), Broken> {
     worker.keep(&held);
     worker.doubt().await?;
     worker.beat().await?;
-    worker.hand_in().await?;
+    worker.hand_in(clock::wall()).await?;
     block_in_place(|| worker.drop_lost())?;
     hosts.left = worker.end.whole.left();
     Ok(())

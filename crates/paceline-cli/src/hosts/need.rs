@@ -24,6 +24,10 @@ const NEAR: Duration = Duration::from_millis(250);
 /// So many times as long as a claim takes is kept at hand on top.
 const CLAIMS: u32 = 10;
 
+/// Lines that wait for a hold to end, or for a person: a host that has so many takes no more beside them. It looks through what
+/// it has again and again, and others may be able to send those lines sooner.
+const MOST_KEPT: u64 = 4_000;
+
 /// How fast lines end here.
 #[derive(Debug, Default)]
 pub(super) struct Need {
@@ -52,9 +56,10 @@ impl Need {
         near + u64::try_from(u128::from(near) * self.claim.as_millis() / NEAR.as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// The blocks to claim where so many lines wait that were not begun, and blocks have so many lines.
-    pub(super) fn blocks(&self, waiting: u64, of_a_block: u64) -> u32 {
-        let missing = self.lines().saturating_sub(waiting);
+    /// The blocks to claim where so many lines wait that were not begun, of which so many are `kept` back, and blocks have so
+    /// many lines.
+    pub(super) fn blocks(&self, waiting: u64, kept: u64, of_a_block: u64) -> u32 {
+        let missing = if kept < MOST_KEPT { self.lines().saturating_sub(waiting.saturating_sub(kept)) } else { 0 };
         u32::try_from(missing.div_ceil(of_a_block.max(1)).min(self.here(MOST))).unwrap_or(u32::MAX)
     }
 
@@ -82,15 +87,15 @@ mod tests {
     #[test]
     fn a_host_keeps_what_some_seconds_need() {
         let mut need = Need::default();
-        assert_eq!(need.blocks(0, 200), 1, "at first a few");
-        assert_eq!(need.blocks(0, 1), 16, "in small blocks");
-        assert_eq!(need.blocks(32, 1), 0);
+        assert_eq!(need.blocks(0, 0, 200), 1, "at first a few");
+        assert_eq!(need.blocks(0, 0, 1), 16, "in small blocks");
+        assert_eq!(need.blocks(32, 0, 1), 0);
         for step in 0..100 {
             need.note(at(step * 100), step * 10);
         }
-        assert_eq!(need.blocks(0, 200), 5, "100 a second");
-        assert_eq!(need.blocks(900, 200), 1);
-        assert_eq!(need.blocks(1_000, 200), 0);
+        assert_eq!(need.blocks(0, 0, 200), 5, "100 a second");
+        assert_eq!(need.blocks(900, 0, 200), 1);
+        assert_eq!(need.blocks(1_000, 0, 200), 0);
     }
 
     #[test]
@@ -98,19 +103,27 @@ mod tests {
         let mut need = Need::default();
         (0..50).for_each(|step| need.note(at(step * 100), step * 10));
         (0..100).for_each(|step| need.note(at(5_000 + step * 100), 500));
-        assert_eq!(need.blocks(0, 1), 16);
-        assert_eq!(need.blocks(40, 1), 0, "what was fast is forgotten");
+        assert_eq!(need.blocks(0, 0, 1), 16);
+        assert_eq!(need.blocks(40, 0, 1), 0, "what was fast is forgotten");
     }
 
     #[test]
     fn a_host_far_from_the_store_keeps_more() {
         let mut need = Need::default();
         need.claimed_in(Duration::from_secs(1));
-        assert_eq!((need.blocks(0, 10), need.blocks(0, 1)), (16, 80), "160 lines in place of 32");
+        assert_eq!((need.blocks(0, 0, 10), need.blocks(0, 0, 1)), (16, 80), "160 lines in place of 32");
         for step in 0..100 {
             need.note(at(step * 100), step * 10);
         }
-        assert_eq!(need.blocks(0, 200), 10, "twenty seconds of 100 each");
+        assert_eq!(need.blocks(0, 0, 200), 10, "twenty seconds of 100 each");
+    }
+
+    #[test]
+    fn what_is_kept_back_gives_a_host_nothing_to_do_and_so_much_of_it_is_enough() {
+        let need = Need::default();
+        assert_eq!(need.blocks(40, 0, 10), 0);
+        assert_eq!((need.blocks(40, 30, 10), need.blocks(3_999, 3_999, 10)), (3, 4));
+        assert_eq!(need.blocks(4_000, 4_000, 10), 0);
     }
 
     #[test]
@@ -118,6 +131,6 @@ mod tests {
         let mut need = Need::default();
         need.note(at(0), 0);
         need.note(at(1), 1_000_000);
-        assert_eq!(need.blocks(0, 200), 16);
+        assert_eq!(need.blocks(0, 0, 200), 16);
     }
 }

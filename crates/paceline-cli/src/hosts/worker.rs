@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use paceline::{Clock, Instant};
+use paceline::{Instant, clock};
 use paceline_config::Upstream;
+use paceline_core::Timestamp;
 use paceline_store::blocks::{BlockClaim, BlockStore, Departures, Held, HostId, Offer, SharedJob};
 use paceline_store::work::WorkError;
 use paceline_store::{AppendedLine, Journal, JournalError, LineFile, TakenBlock};
@@ -18,6 +19,7 @@ use tokio::task::block_in_place;
 use crate::calls::feed::Fed;
 use crate::calls::item::{Context, Phase};
 use crate::hosts::blocks::lines_of;
+use crate::hosts::line::{Broken, Line};
 use crate::hosts::need::Need;
 use crate::job::acknowledge::Acknowledge;
 use crate::job::background_load::LoadError;
@@ -25,7 +27,7 @@ use crate::job::load::{Handed, hand_on};
 use crate::job::refused;
 use crate::lines::input::Span;
 use crate::lines::wrong::Wrong;
-use crate::other_hosts::host_view::{HostView, JobEnd, Whole};
+use crate::other_hosts::host_view::{JobEnd, Whole};
 use crate::other_hosts::others::Others;
 use crate::other_hosts::pulse::{BEAT, LEASE, Pulse, SAFETY};
 use crate::stops::stop::StopReason;
@@ -35,13 +37,10 @@ use crate::text;
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// Between two questions for blocks where there were none.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
+pub(super) const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The bytes of results that are handed in together: the next word must not wait for long.
 const TOGETHER: u64 = 1 << 20;
-
-/// A store that has not answered for so long is away.
-const FELT: Duration = Duration::from_secs(3);
 
 /// How long the end of a run waits for a store that is away.
 const LAST_WORDS: Duration = Duration::from_secs(15);
@@ -85,75 +84,16 @@ pub(super) struct Mine {
     known: BTreeSet<u64>,
     /// Lines that are here and have not ended.
     open: u64,
+    /// Of those, how many wait for a hold to end, or for a person.
+    kept: u64,
     /// No other host has it.
     is_ours: bool,
 }
 
 impl Mine {
     pub(super) const fn of(block: TakenBlock) -> Self {
-        Self { block, known: BTreeSet::new(), open: 0, is_ours: true }
+        Self { block, known: BTreeSet::new(), open: 0, kept: 0, is_ours: true }
     }
-}
-
-/// The connection to the store, as people are told of it.
-pub(super) struct Line {
-    /// The run ends where the store is away for longer.
-    pub(super) max_wait: Duration,
-    pub(super) clock: Clock,
-    /// Since when a question has no answer.
-    pub(super) silent: Option<Instant>,
-    /// It was away, and answers again.
-    pub(super) came_back: bool,
-    pub(super) told: watch::Sender<HostView>,
-}
-
-impl Line {
-    fn away(&self) -> Duration {
-        self.silent.map_or(Duration::ZERO, |since| self.clock.now() - since)
-    }
-
-    /// The answer of the store; people are told while it stays away.
-    pub(super) async fn answer<T>(&mut self, asked: impl Future<Output = Result<T, WorkError>>) -> Result<T, Broken> {
-        let mut asked = std::pin::pin!(asked);
-        self.silent = self.silent.or(Some(self.clock.now()));
-        loop {
-            let answer = tokio::select! {
-                answer = &mut asked => Some(answer),
-                () = tokio::time::sleep(ASK_AGAIN) => None,
-            };
-            if let Some(Ok(answer)) = answer {
-                self.came_back |= self.away() >= FELT;
-                self.silent = None;
-                self.told.send_if_modified(|told| told.away.take().is_some());
-                return Ok(answer);
-            }
-            let away = self.away();
-            self.told.send_modify(|told| told.away = Some(away).filter(|away| *away >= FELT));
-            match answer {
-                Some(Err(error)) if !error.is_unreachable() => return Err(error.into()),
-                _ if away >= self.max_wait => return Err(Broken::Away(away)),
-                Some(Err(_)) => return Err(Broken::Again),
-                _ => {}
-            }
-        }
-    }
-}
-
-/// Why a host cannot go on.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Broken {
-    #[error(transparent)]
-    Store(#[from] WorkError),
-    /// The store cannot be reached, and may be soon.
-    #[error("the store cannot be reached")]
-    Again,
-    /// It could not be reached for `--max-wait`.
-    #[error("the store has not answered for {}", text::duration(*.0))]
-    Away(Duration),
-    #[error(transparent)]
-    Journal(#[from] JournalError),
-    #[error("{0}")]
-    Job(String),
 }
 
 /// What the lines of a host are read with.
@@ -212,6 +152,7 @@ impl Worker {
 
     /// One look at everything; true once the whole job has ended.
     async fn turn(&mut self, desk: &Desk) -> Result<bool, Broken> {
+        let looked = desk.context.limiter.now();
         if std::mem::take(&mut self.line.came_back) || self.others.is_in_question() {
             self.beat_at = self.line.clock.now();
         }
@@ -219,20 +160,18 @@ impl Worker {
             self.beat().await?;
         }
         self.tell_again().await?;
-        self.hand_in().await?;
+        self.hand_in(desk.context.now()).await?;
         self.leave_lost(desk).await?;
+        self.others.have_some(self.end.whole.has_more_than(self.mine.values().map(|mine| mine.open).sum()));
         let now = self.line.clock.now();
         self.need.note(now, self.ended);
         let is_ending = *desk.context.phase.borrow() != Phase::Running;
         if is_ending || now < self.ask_at {
             return Ok(false);
         }
-        let in_flight = desk.context.in_flight.load(Ordering::Relaxed);
-        let open: u64 = self.mine.values().map(|mine| mine.open).sum();
-        let of_a_block = self.mine.values().map(|mine| mine.block.lines).max().unwrap_or(self.of_a_block);
-        self.of_a_block = of_a_block;
-        let most = self.need.blocks(open.saturating_sub(in_flight), of_a_block);
+        let most = self.wanted(desk);
         if most == 0 {
+            self.line.told.send_modify(|told| told.found_none = Some(looked));
             return Ok(false);
         }
         let Some(claim) = self.line.answer(self.store.claim(self.id(), most)).await? else {
@@ -244,6 +183,8 @@ impl Worker {
             self.mine.values_mut().for_each(|mine| mine.is_ours = false);
             self.leave_lost(desk).await?;
         }
+        let found_none = claim.blocks.is_empty().then_some(looked);
+        self.line.told.send_modify(|told| told.found_none = found_none);
         if claim.blocks.is_empty() {
             self.ask_at = now + ASK_AGAIN;
         } else {
@@ -252,6 +193,16 @@ impl Worker {
         }
         // A call that is under way may succeed where a failure is kept.
         Ok(claim.ended && self.mine.is_empty())
+    }
+
+    /// How many blocks to claim. What waits for a hold to end, or for a person, gives this host nothing to do.
+    fn wanted(&mut self, desk: &Desk) -> u32 {
+        let Context { in_flight, held_back, .. } = &*desk.context;
+        let under_way = in_flight.load(Ordering::Relaxed) + held_back.load(Ordering::Relaxed);
+        let open: u64 = self.mine.values().map(|mine| mine.open).sum();
+        let kept: u64 = self.mine.values().map(|mine| mine.kept).sum();
+        self.of_a_block = self.mine.values().map(|mine| mine.block.lines).max().unwrap_or(self.of_a_block);
+        self.need.blocks(open.saturating_sub(under_way), kept, self.of_a_block)
     }
 
     fn id(&self) -> HostId {
@@ -344,14 +295,14 @@ impl Worker {
     }
 
     /// Offers what has ended here and is not in the store.
-    pub(super) async fn hand_in(&mut self) -> Result<(), Broken> {
+    pub(super) async fn hand_in(&mut self, wall: Timestamp) -> Result<(), Broken> {
         loop {
             let asked = self.mine.values().map(|mine| (mine.block, mine.known.clone())).collect();
-            let found = block_in_place(|| self.journal.ended_lines(asked, TOGETHER))?;
+            let found = block_in_place(|| self.journal.ended_lines(asked, TOGETHER, wall))?;
             let mut offers = Vec::new();
             for ended in &found {
                 if let Some(mine) = self.mine.get_mut(&ended.block.first) {
-                    mine.open = ended.open;
+                    (mine.open, mine.kept) = (ended.open, ended.kept);
                 }
                 let held = held(ended.block.first, ended.block.fence);
                 let offer = |line: &paceline_store::EndedLine| Offer {
@@ -459,7 +410,7 @@ impl Worker {
     async fn leave(&mut self) {
         let words = tokio::time::timeout(LAST_WORDS, async {
             self.tell_again().await?;
-            self.hand_in().await?;
+            self.hand_in(clock::wall()).await?;
             let stay = block_in_place(|| self.waiting())?;
             if !stay.is_empty() {
                 let departures = Departures { leave: Vec::new(), stay };

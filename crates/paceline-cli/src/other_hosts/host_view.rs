@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use paceline::Instant;
 use paceline_store::blocks::JobStatus;
 use serde_json::{Value, json};
 
@@ -46,6 +47,11 @@ impl Whole {
     /// Lines without one.
     pub(crate) const fn left(&self) -> u64 {
         self.lines.saturating_sub(self.ended())
+    }
+
+    /// Whether others have some, or will have, where so many are at this host.
+    pub(crate) const fn has_more_than(&self, here: u64) -> bool {
+        !self.complete || self.left() > here
     }
 
     const fn has_ended(&self) -> bool {
@@ -182,6 +188,8 @@ pub(crate) struct HostView {
     pub(crate) whole: Option<Whole>,
     /// For how long the store has not answered, where that can be felt.
     pub(crate) away: Option<Duration>,
+    /// When this host began to look for lines that it could send, and found none; by the clock of its limiter.
+    pub(crate) found_none: Option<Instant>,
 }
 
 impl HostView {

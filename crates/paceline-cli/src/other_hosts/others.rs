@@ -2,6 +2,7 @@
 //! may take those of this host.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use paceline::{Clock, Instant};
@@ -19,6 +20,8 @@ pub(crate) struct Others {
     in_doubt: RwLock<BTreeSet<u64>>,
     store: watch::Sender<Heard>,
     words: Mutex<Words>,
+    /// The job has lines that are not at this host, as far as it has heard.
+    have_lines: AtomicBool,
     /// There are words.
     spoken: Notify,
 }
@@ -75,9 +78,9 @@ impl Spoken {
 
 impl Default for Others {
     fn default() -> Self {
-        let (blocks, in_doubt, words, spoken) = Default::default();
+        let (blocks, in_doubt, words, have_lines, spoken) = Default::default();
         let store = watch::channel(Heard { lease: Instant::MAX, answers: true, is_in_question: false }).0;
-        Self { clock: Clock::new(), blocks, in_doubt, store, words, spoken }
+        Self { clock: Clock::new(), blocks, in_doubt, store, words, have_lines, spoken }
     }
 }
 
@@ -87,6 +90,16 @@ impl Others {
         let others = Self::default();
         others.words().is_shared = true;
         others
+    }
+
+    /// Whether the job has lines that are not at this host.
+    pub(crate) fn have_lines(&self) -> bool {
+        self.have_lines.load(Ordering::Relaxed)
+    }
+
+    /// The job has such lines, or none.
+    pub(crate) fn have_some(&self, lines: bool) {
+        self.have_lines.store(lines, Ordering::Relaxed);
     }
 
     /// A time of the lease; a suspension of the machine counts.

@@ -388,6 +388,11 @@ impl FailFast {
         FailFastDecision::PutBack { items, stop: Some(stop) }
     }
 
+    /// How many failures are held back.
+    pub(crate) const fn held_back(&self) -> usize {
+        self.held_back.len()
+    }
+
     /// The failures held back, at the end of the run.
     pub(crate) fn take_held_back(&mut self) -> Vec<Failed> {
         std::mem::take(&mut self.held_back)

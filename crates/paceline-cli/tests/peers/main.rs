@@ -21,6 +21,7 @@ mod gateway_killed;
 mod gateway_untaken;
 mod haproxy;
 mod hosts;
+mod hosts_stopped;
 mod job;
 mod kill;
 mod large;

@@ -1,10 +1,13 @@
 //! A journal with a share of a job on many hosts: its items have the ordinals of the whole job, and blocks come and go.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use paceline_store::{AppendedLine, EndedLine, FinishStatus, Journal, LeftBlock, LoadedLine, Opened, TakenBlock};
+use paceline_store::{
+    AppendedLine, EndedLine, FinishStatus, Journal, LeftBlock, LoadedLine, Opened, ScopeStatus, TakenBlock,
+};
 
-use crate::support::{Job, NOW, failure, finish, id, ordinals, success};
+use crate::support::{Job, NOW, failure, finish, id, later, ordinals, success};
 
 const FIRST: TakenBlock = TakenBlock { first: 40, lines: 4, fence: 1, lost: false };
 
@@ -28,7 +31,7 @@ fn begin(job: &Job) -> Journal {
 }
 
 fn ended(journal: &Journal, block: TakenBlock, known: &[u64], most: u64) -> (Vec<EndedLine>, u64) {
-    let mut ended = journal.ended_lines(vec![(block, known.iter().copied().collect())], most).unwrap();
+    let mut ended = journal.ended_lines(vec![(block, known.iter().copied().collect())], most, NOW).unwrap();
     let of_block = ended.remove(0);
     (of_block.lines, of_block.open)
 }
@@ -119,5 +122,20 @@ fn an_ordinary_job_has_no_blocks() {
     let job = Job::new();
     let journal = job.start(3);
     assert_eq!(journal.taken_blocks().unwrap(), []);
-    assert_eq!(journal.ended_lines(vec![(FIRST, BTreeSet::new())], 9).unwrap()[0].lines, []);
+    assert_eq!(journal.ended_lines(vec![(FIRST, BTreeSet::new())], 9, NOW).unwrap()[0].lines, []);
+}
+
+#[test]
+fn what_waits_in_a_scope_that_is_held_or_stopped_is_kept_back() {
+    let job = Job::new();
+    let journal = begin(&job);
+    take(&journal, FIRST, 40..44);
+    journal.claim_now(NOW, 1).unwrap();
+    let kept = |now| journal.ended_lines(vec![(FIRST, BTreeSet::new())], 9, now).unwrap()[0].kept;
+    assert_eq!(kept(NOW), 0);
+    let set = |state| journal.set_scope(&Arc::from("chat"), state, |_| ());
+    set(ScopeStatus::Held { until: later(60), reason: String::new() });
+    assert_eq!((kept(NOW), kept(later(60))), (3, 0), "without the one that is under way");
+    set(ScopeStatus::Stopped { reason: String::new() });
+    assert_eq!(kept(later(60)), 3);
 }

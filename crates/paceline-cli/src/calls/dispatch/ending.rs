@@ -31,10 +31,12 @@ impl Dispatcher {
         if self.stop.is_none() && self.parts.context.in_flight.load(Ordering::Relaxed) == 0 {
             self.end_with(self.parts.recorder.is_gone(now));
         }
-        if let Some(max_wait) = self.parts.max_wait.filter(|_| self.stop.is_none()) {
-            let impatient = self.next_start().filter(|start| *start + slack(max_wait) >= now + max_wait);
+        let next = self.parts.max_wait.zip(self.next_start());
+        let impatient = next.filter(|(max_wait, start)| *start + slack(*max_wait) >= now + *max_wait);
+        self.look_elsewhere(now, impatient.is_some());
+        if let Some((max_wait, start)) = impatient.filter(|_| self.stop.is_none() && self.gets_none()) {
             let given_up: Vec<_> = self.parts.recorder.holds.given_up().cloned().collect();
-            self.end_with(impatient.map(|start| match (self.parts.recorder.unreached(), given_up.is_empty()) {
+            self.end_with(Some(match (self.parts.recorder.unreached(), given_up.is_empty()) {
                 (Some(unreachable), _) => unreachable,
                 (None, true) if self.waits_for(|cause| matches!(cause, WaitCause::Turn)) => StopReason::OtherHasTurn,
                 (None, true)

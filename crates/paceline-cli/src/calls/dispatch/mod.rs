@@ -3,6 +3,7 @@
 //! Items that wait for a due time stay in the journal, so memory does not grow with the input. Of each scope only so many
 //! items are in the window that it never runs dry; a slow scope does not keep the others out.
 
+mod elsewhere;
 mod ending;
 mod fallbacks;
 mod left_out;
@@ -18,6 +19,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
+use self::elsewhere::Elsewhere;
 use crate::account::{OthersTurn, TurnWait};
 use crate::calls::bounds::StartedItems;
 use crate::calls::disk_watch::DiskWatch;
@@ -81,6 +83,7 @@ pub(crate) struct Dispatcher {
     /// How many scopes that are.
     stopped_scopes: u32,
     abandon_at: Option<Instant>,
+    elsewhere: Elsewhere,
     /// The run is not looked after before that.
     look_again: Instant,
     disk_watch: DiskWatch,
@@ -162,6 +165,7 @@ impl Dispatcher {
             stopped_scope: None,
             stopped_scopes: 0,
             abandon_at: None,
+            elsewhere: Elsewhere::default(),
             look_again: Instant::ZERO,
             disk_watch,
             flushed: false,
@@ -227,16 +231,22 @@ impl Dispatcher {
 
     fn is_over(&self) -> bool {
         // What other lines a host could get is for the others then.
-        let takes_none = self.parts.reading.is_none() || self.parts.hosts.is_some() && self.begun.used_up();
-        let nothing_comes = self.next_due.is_none() && takes_none;
-        let is_quiet = self.tasks.is_empty() && !self.on_their_way.is_claiming() && self.parts.fallbacks.is_empty();
-        is_quiet && (self.stop.is_some() || nothing_comes)
+        let is_enough = self.parts.hosts.is_some() && (self.begun.used_up() || self.has_only_what_is_stopped());
+        let nothing_comes = self.next_due.is_none() && (self.parts.reading.is_none() || is_enough);
+        self.is_quiet() && (self.stop.is_some() || nothing_comes)
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.tasks.is_empty() && !self.on_their_way.is_claiming() && self.parts.fallbacks.is_empty()
     }
 
     /// The input is read further, or other hosts have lines that were this one's.
     fn grow(&mut self, fed: Fed) {
         match fed {
-            Fed::Lines(taken) => self.parts.recorder.figures_mut().grow(taken),
+            Fed::Lines(taken) => {
+                self.elsewhere.goes_on();
+                self.parts.recorder.figures_mut().grow(taken);
+            }
             Fed::Gone(items) => {
                 self.parts.recorder.figures_mut().shrink(items);
                 self.begun.forget_waiting();

@@ -15,9 +15,15 @@ pub(super) fn has_scopes(journal: &Journal) -> impl FnOnce() -> bool {
     || journal.scopes().is_ok_and(|rows| rows.iter().filter(|row| *row.name != *ACCOUNT).count() > 1)
 }
 
-/// Whether the scope has other items that have not ended: in the journal, or on their way.
-pub(super) fn more_wait(journal: &Journal, others: &mut OnTheirWay, scope: &str) -> impl FnMut() -> bool {
-    move || others.are_more(scope, || journal.waits_in(scope).unwrap_or(true))
+/// Whether the scope has other items that have not ended: in the journal, or on their way; or may have some that other hosts of
+/// the job have, or none yet.
+pub(super) fn more_wait(
+    context: &Context,
+    journal: &Journal,
+    on_their_way: &mut OnTheirWay,
+    scope: &str,
+) -> impl FnMut() -> bool {
+    move || context.others.have_lines() || on_their_way.are_more(scope, || journal.waits_in(scope).unwrap_or(true))
 }
 
 impl Recorder {
@@ -26,9 +32,9 @@ impl Recorder {
         let by_the_request = matches!(failed.class, Class::Invalid | Class::Filtered);
         let scope = Arc::clone(&failed.scope);
         let decision = if by_the_request || failed.unexpected {
-            self.same.failed(failed, has_scopes(&self.journal), more_wait(&self.journal, others, &scope))
+            self.same.failed(failed, has_scopes(&self.journal), more_wait(context, &self.journal, others, &scope))
         } else {
-            let mut all = self.same.ended_otherwise(&scope, None, more_wait(&self.journal, others, &scope));
+            let mut all = self.same.ended_otherwise(&scope, None, more_wait(context, &self.journal, others, &scope));
             all.push(failed);
             FailFastDecision::Record(all)
         };
