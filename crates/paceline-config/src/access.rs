@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use paceline_core::UnknownOutcome;
 use paceline_providers::Provider;
-use paceline_providers::secrets::{SECRET, hidden, is_secret_name, looks_random, looks_secret};
+use paceline_providers::secrets::{SECRET, hidden, is_secret_header, looks_secret};
 
 use super::effective::Ledger;
 use super::error::{KEY_PLACE, SettingError};
@@ -276,7 +276,7 @@ fn headers(section: &UpstreamSection, ledger: &mut Ledger) -> Result<HeaderMap, 
         };
         let mut value = HeaderValue::from_str(setting.text.trim())
             .map_err(|_| refuse("a value without line breaks and other characters that no header may carry"))?;
-        let secret = is_secret_name(name) || looks_secret(&setting.text) || looks_random(setting.text.trim());
+        let secret = is_secret_header(name, &setting.text);
         value.set_sensitive(secret);
         let shown = if secret { SECRET } else { setting.text.trim() };
         ledger.note(format!("headers.{header}"), shown, setting.source().clone());

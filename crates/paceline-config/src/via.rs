@@ -3,7 +3,7 @@
 use http::Uri;
 use paceline_core::Concurrency;
 use paceline_providers::Dialect;
-use paceline_providers::secrets::{is_secret_name, looks_secret};
+use paceline_providers::secrets::is_secret_header;
 use paceline_providers::table::Scope;
 
 use super::effective::Ledger;
@@ -142,7 +142,7 @@ fn of_gateway(section: &UpstreamSection) -> Vec<(&'static str, &Setting)> {
 
 /// Secrets of a file are for the API, but for those that name the gateway. A flag is meant for the way that calls go.
 fn is_for_the_api(name: &str, setting: &Setting) -> bool {
-    !is_flag(setting) && !name.starts_with("x-paceline-") && (is_secret_name(name) || looks_secret(&setting.text))
+    !is_flag(setting) && !name.starts_with("x-paceline-") && is_secret_header(name, &setting.text)
 }
 
 /// Everything else of the section, at no pace of its own.

@@ -210,6 +210,10 @@ mod tests {
             line(&["p", "--header", "X-Custom: Bearer abcd", "--proxy", "http://a:b@h", "--base-url", "http://c:d@i"]),
             r#"p --header "X-Custom: Bearer ${X_CUSTOM:?}" --proxy "http://${KEY:?}@h" --base-url "http://${KEY_2:?}@i""#
         );
+        for value in ["0123456789abcdef0123456789abcdefAA", "sk-0123456789abcdef0123"] {
+            let thing = r#"p --header "X-Thing: ${X_THING:?}""#;
+            assert_eq!(line(&["p", "--header", &format!("X-Thing: {value}")]), thing, "as in echoes");
+        }
         assert_eq!(line(&["p", "https://me:pw@h/`$x`"]), r#"p "https://${KEY:?}@h/\`\$x\`""#);
         assert_eq!(line(&["p", "--base-url", "http://host/a@b"]), "p --base-url http://host/a@b");
     }

@@ -16,7 +16,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use memchr::memmem::Finder;
 
 use cut::{Key, Spelling};
-pub use shapes::{SECRET, hidden, hidden_header, is_secret_name, looks_random, looks_secret};
+pub use shapes::{SECRET, hidden, hidden_header, is_secret_header, is_secret_name, looks_random, looks_secret};
 use spelling::Escapes;
 
 /// A shorter key is no secret, and taking it out would spoil answers that have nothing to do with it.

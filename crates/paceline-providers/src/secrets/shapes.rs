@@ -160,11 +160,22 @@ pub fn is_secret_name(name: &str) -> bool {
     })
 }
 
-/// A header as users write it, `Name: value` or `Name=value`, with [`SECRET`] in place of what is secret in the value, by the
-/// name of the header or by its shape. The scheme of `Authorization: Bearer ...` stays, and so does `Bearer` or `Basic` in
-/// others.
+/// Whether the value of a header is a secret, by the name of the header or by its own shape.
+///
+/// ```
+/// use paceline_providers::secrets::is_secret_header;
+/// assert!(is_secret_header("Cookie", "a=1") && is_secret_header("X-Thing", "0123456789abcdef0123456789abcdefAA"));
+/// assert!(!is_secret_header("X-Thing", "scraper-7"));
+/// ```
+pub fn is_secret_header(name: &str, value: &str) -> bool {
+    is_secret_name(name) || looks_secret(value) || looks_random(value.trim())
+}
+
+/// A header as users write it, `Name: value` or `Name=value`, with [`SECRET`] in place of a value that is [a
+/// secret](is_secret_header). The scheme of `Authorization: Bearer ...` stays, and so does `Bearer` or `Basic` in others.
 pub fn hidden_header(line: &str) -> Cow<'_, str> {
-    let Some(end) = line.find([':', '=']).filter(|end| is_secret_name(&line[..*end])) else { return hidden(line) };
+    let is_secret = |end: &usize| is_secret_header(&line[..*end], &line[end + 1..]);
+    let Some(end) = line.find([':', '=']).filter(is_secret) else { return hidden(line) };
     let (name, value) = line.split_at(end + 1);
     let is_scheme = |word: &str| {
         name.to_ascii_lowercase().contains("authorization")
