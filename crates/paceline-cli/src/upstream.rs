@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use paceline_config::{
-    Config, Environment, KeySource, Overrides, Proxy, SettingError, Source, Tier, Upstream, title_case,
+    Config, Environment, KeySource, Overrides, Proxy, SettingError, Source, Tier, TierMatch, Upstream, title_case,
 };
 use paceline_core::{Dimension, tier_and_part};
 use paceline_http::{SenderConfig, check_proxy, client, gateway, proxy_of_environment};
@@ -43,6 +43,14 @@ pub(crate) fn warn_of_unbounded(what: &str, is_unbounded: impl FnOnce() -> bool)
     }
 }
 
+/// What carries keys, which the upstream's configuration has.
+const KEYS: [&str; 4] = ["api-key", "authorization", "x-api-key", "x-goog-api-key"];
+
+/// Whether such a header carries a key, so that no line may have it.
+pub(crate) fn carries_key(name: &str) -> bool {
+    KEYS.iter().any(|key| name.eq_ignore_ascii_case(key))
+}
+
 /// Warns, once, of headers that go to the host of the upstream's address alone, because their names say that they are secret,
 /// where calls go to other hosts too. `to_others` looks at a call or at all of them, so it is asked until then only.
 pub(crate) fn warn_of_withheld(upstream: &Upstream, to_others: impl FnOnce() -> bool) {
@@ -52,10 +60,15 @@ pub(crate) fn warn_of_withheld(upstream: &Upstream, to_others: impl FnOnce() -> 
     let Some(home) = home.filter(|_| !names.is_empty() && !WARNED.load(Ordering::Relaxed)) else { return };
     if to_others() && !WARNED.swap(true, Ordering::Relaxed) {
         let (headers, go) = if names.len() == 1 { ("header", "goes") } else { ("headers", "go") };
+        let of_a_run = |name: &&str| carries_key(name);
+        let advice = if names.iter().any(of_a_run) {
+            "a host that needs a key of its own needs a run of its own"
+        } else {
+            "for another host its lines may have their own in `headers`"
+        };
         let names = names.join(", ");
         tracing::warn!(
-            "the {headers} {names} {go} to {home} alone, the host of --base-url, and calls to other hosts carry none: a host that \
-             needs such a header needs a run of its own"
+            "the {headers} {names} {go} to {home} alone, the host of --base-url, and calls to other hosts carry none: {advice}"
         );
     }
 }
@@ -63,6 +76,11 @@ pub(crate) fn warn_of_withheld(upstream: &Upstream, to_others: impl FnOnce() -> 
 /// Warns of what does not act on a job, once its input is read: `scopes` are those of its items.
 pub(crate) fn warn_of_scopes(upstream: &Upstream, scopes: &[ScopeRow]) {
     warn_of_idle_tiers(upstream, scopes);
+    warn_of_hosts(upstream, || scopes.to_vec());
+}
+
+/// Warns of headers that go to the host of the upstream's address alone, where a job has items of others.
+pub(crate) fn warn_of_hosts(upstream: &Upstream, scopes: impl FnOnce() -> Vec<ScopeRow>) {
     let home = upstream.base_url.as_deref().and_then(paceline_providers::host);
     let is_other = |name: &str| name != ACCOUNT && Some(name) != home.as_deref();
     let host_of = |name: &str| match upstream.tiers.iter().find(|tier| is_of(name, &tier.scope)) {
@@ -71,8 +89,21 @@ pub(crate) fn warn_of_scopes(upstream: &Upstream, scopes: &[ScopeRow]) {
     };
     let by_host = upstream.dialect.scope() == Scope::Host;
     warn_of_withheld(upstream, || {
-        by_host && scopes.iter().filter_map(|row| host_of(&row.name)).any(|host| is_other(&host))
+        by_host && scopes().iter().filter_map(|row| host_of(&row.name)).any(|host| is_other(&host))
     });
+}
+
+/// Warns of tiers that keep hosts apart, and not in a fleet.
+pub(crate) fn warn_of_tiers_in_a_fleet(upstream: &Upstream) {
+    let is_of_many = |tier: &&Tier| !matches!(tier.matches, TierMatch::Host(_));
+    let tiers: Vec<_> = upstream.tiers.iter().filter(is_of_many).map(|tier| text::printable(&tier.scope)).collect();
+    if upstream.fleet.is_some() && upstream.dialect.scope() == Scope::Host && !tiers.is_empty() {
+        tracing::warn!(
+            "in a fleet all hosts of {} share its limits and its pauses: while one of them has asked for a pause, no call of the tier \
+             leaves, to any host, in any process. Leave such tiers out, or give each host a tier of its own (host = \"NAME\")",
+            tiers.join(", ")
+        );
+    }
 }
 
 /// Whether a scope of that name is a tier, or the part of one host in it.

@@ -26,7 +26,7 @@ use crate::replace;
 use crate::schema::{
     DUE_INDEX, Found, ITEM_TABLE, KEY_INDEX, TABLES, begin_writing, checkpoint, connect, hash, mark, refuse_foreign,
 };
-use crate::scope::scope_list;
+use crate::scope::{ScopeRow, ScopeStatus, scope_list};
 use crate::unanswered;
 
 /// Takes the items of a new job. Memory stays the same however many they are. Dropped without
@@ -163,6 +163,12 @@ impl Loader {
     /// Items added so far.
     pub const fn items(&self) -> u64 {
         self.items
+    }
+
+    /// The scopes of the items so far, all of them open.
+    pub fn scopes(&self) -> Vec<ScopeRow> {
+        let row = |name: &String| ScopeRow { name: name.as_str().into(), state: ScopeStatus::Open };
+        self.scopes.keys().map(row).collect()
     }
 
     /// Finds items with repeated ids. It returns only the first `limit` by place in the input, but counts all.

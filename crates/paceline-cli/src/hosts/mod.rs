@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use paceline::{Clock, clock};
 use paceline_config::Upstream;
+use paceline_core::PacerConfig;
 use paceline_store::blocks::{BlockStore, Settings, SharedJob};
 use paceline_store::{InputFingerprint, Journal, JournalError, LineFile, Opened, Options, Paths, RunLock, hash};
 use tokio::sync::{oneshot, watch};
@@ -106,7 +107,10 @@ fn name_of(args: &RunArgs) -> Result<String, Failure> {
 
 /// Hosts know nothing of each other's calls.
 fn warn_of_limits(upstream: &Upstream) {
-    if upstream.fleet.is_none() && upstream.via.is_none() && !upstream.pacer.limits.quotas.is_empty() {
+    let PacerConfig { limits, tiers, tier_places, .. } = &upstream.pacer;
+    let mut all = tiers.iter().map(|(_, limits)| limits).chain([limits]);
+    let is_limited = !tier_places.is_empty() || all.any(|limits| !limits.quotas.is_empty());
+    if upstream.fleet.is_none() && upstream.via.is_none() && is_limited {
         tracing::warn!(
             "the limits of this run hold for this host alone, and each other host of the job has its own: --fleet shares them, and \
              may name the same database"

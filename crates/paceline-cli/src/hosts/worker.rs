@@ -31,7 +31,7 @@ use crate::other_hosts::host_view::{JobEnd, Whole};
 use crate::other_hosts::others::Others;
 use crate::other_hosts::pulse::{BEAT, LEASE, Pulse, SAFETY};
 use crate::stops::stop::StopReason;
-use crate::text;
+use crate::{text, upstream};
 
 /// Between two looks at what has ended here.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -355,6 +355,8 @@ impl Worker {
     async fn take(&mut self, claim: BlockClaim, desk: &Desk) -> Result<(), Broken> {
         let appended = block_in_place(|| self.append(&claim, desk))?;
         let settled = appended.refused > 0;
+        // One that cannot be read now is read at the next claim.
+        upstream::warn_of_hosts(&desk.upstream, || self.journal.scopes().unwrap_or_default());
         // The dispatcher that has ended takes nothing more; the journal has the lines.
         let _ = desk.feed.send(Ok(Fed::Lines(appended))).await;
         if settled {

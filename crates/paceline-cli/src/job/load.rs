@@ -24,7 +24,7 @@ use crate::lines::input::{Input, LONGEST_LINE, Span};
 use crate::lines::line::{self, Line, LineError};
 use crate::lines::not_sent::NotSent;
 use crate::lines::wrong::{self, OTHER_INPUT, Wrong};
-use crate::text;
+use crate::{text, upstream};
 
 /// A job, ready to run.
 pub(crate) struct Job {
@@ -252,6 +252,7 @@ pub(crate) fn check_alone(
         unreachable!("an overwritten job begins anew")
     };
     let (wrong, repeated) = checked(&mut loader, input, format, upstream, opening)?;
+    upstream::warn_of_scopes(upstream, &loader.scopes());
     if repeated.count > 0 {
         let which =
             "the host of the one does not know that of the other, so such lines cannot be left out: correct them";

@@ -5,20 +5,18 @@ use paceline_config::is_of_connection;
 use serde_json::value::RawValue;
 
 use crate::lines::members::{self, Members};
+use crate::upstream::carries_key;
 
 /// More than any API asks for; servers refuse requests with much more.
 const MOST: usize = 64;
 const LARGEST: usize = 16 << 10;
-
-/// What carries keys, which the upstream's configuration has.
-const KEYS: [&str; 4] = ["api-key", "authorization", "x-api-key", "x-goog-api-key"];
 
 /// Where it is set: of no use to a client of the gateway.
 pub(crate) const SET_FOR_ALL: &str = "; set it in paceline.toml (headers, or key_header for the key), or with --header or --key-header; it goes to \
      the host of --base-url alone, so a host with a key of its own needs a run of its own";
 
 fn refuse_key(name: &str) -> Result<(), String> {
-    match KEYS.iter().any(|key| name.eq_ignore_ascii_case(key)) {
+    match carries_key(name) {
         true => Err(format!("`{name}` cannot be set for one line{SET_FOR_ALL}")),
         false => Ok(()),
     }

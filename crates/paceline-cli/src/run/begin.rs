@@ -41,6 +41,7 @@ pub(super) async fn open(
     done: &Done,
 ) -> Result<Opened, Failure> {
     disk_watch::wait_to_begin(&paths.disk_space(), Some(args.max_wait), Some(&paths.lock)).await?;
+    upstream::warn_of_tiers_in_a_fleet(upstream);
     if let Some(store) = &args.store {
         tell_overwritten(args, paths);
         let mock = mock::start_for(upstream, args.seed).await?;

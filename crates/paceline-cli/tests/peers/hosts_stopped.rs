@@ -162,3 +162,30 @@ fn the_pages_of_a_banned_host_wait_again_whichever_hosts_of_the_job_have_them() 
     }
     assert!(pages.calls_to(3) <= 3 * 25, "each host of the job has to see some: {}", pages.calls_to(3));
 }
+
+#[test]
+fn a_host_of_a_job_warns_of_what_does_not_act_as_a_run_alone_does() {
+    let _bound = TestBound::new();
+    let (pages, postgres) = (Pages::start(|_| (200, None)), PostgresServer::start());
+    let host = |flags: &[&str]| {
+        let host = Host::new(&pages, &postgres, &pages.of(&[1, 2], 2), flags);
+        let tier = |tier: &str| format!("[[upstream.generic.tier]]\n{tier}\nlimits = ['600rpm']\n");
+        let file = tier("host = 'gone.example'") + &tier("match = '/'");
+        fs::write(host.0.path().join("paceline.toml"), file).expect("a new file");
+        host.run()
+    };
+    let (code, log, job) = host(&["--header", "Cookie: sid=1"]);
+    assert_eq!((code, job), (Some(0), [4, 0, 0]), "{log}");
+    for warning in [
+        "the limits of this run hold for this host alone",
+        "no line of the input matches tier host=gone.example",
+        "the header cookie goes to 127.0.0.1",
+        "for another host its lines may have their own in `headers`",
+    ] {
+        assert!(log.contains(warning), "{warning}: {log}");
+    }
+    let (code, log, _) = host(&["--fleet", &postgres.url(), "--job", "again"]);
+    assert_eq!(code, Some(0), "{log}");
+    assert!(log.contains("in a fleet all hosts of tier / share its limits and its pauses"), "{log}");
+    assert!(!log.contains("the limits of this run hold for this host alone"), "the fleet shares them: {log}");
+}
