@@ -430,7 +430,7 @@ impl Recorder {
         let class = sent.exchange.reading.class;
         let message = entry::error_message(sent);
         let message = text::cut(&message, LONGEST_CAUSE);
-        if matches!(class, Class::Transient | Class::Overloaded) {
+        if matches!(class, Class::Transient | Class::Overloaded | Class::Throttled) {
             self.failing.insert(Arc::clone(&item.scope), message.to_string());
         }
         self.resends.add(entry::kind(sent), &message);

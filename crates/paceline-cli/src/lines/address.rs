@@ -158,8 +158,8 @@ pub(crate) fn refuse_password(url: &str) -> Result<(), String> {
     }
 }
 
-const NAMED: &str =
-    "has a name and a password, which no line may have: remove them (--header 'Authorization: Basic ...' sends them)";
+const NAMED: &str = "has a name and a password, which no line may have: remove them (a run of its own sends them to that host: --base-url http://HOST, \
+     --key-scheme Basic, and NAME:PASSWORD as the key)";
 
 /// What is wrong with an address wherever it leads, and what to do.
 fn wrong_form(url: &str) -> Option<&'static str> {

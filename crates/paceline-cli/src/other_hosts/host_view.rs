@@ -176,7 +176,7 @@ impl JobEnd {
 pub(crate) fn twice(lines: u64) -> Option<String> {
     (lines > 0).then(|| {
         format!(
-            "{} of the job may have been called twice, and be billed twice: a host was lost that had begun with them, or with their block",
+            "at most {} of the job may have been called twice, and be billed twice: a host was lost that had begun with them, or with their block",
             text::counted(lines, "line")
         )
     })

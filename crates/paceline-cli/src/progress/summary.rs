@@ -387,7 +387,10 @@ impl Summary<'_> {
             )),
             ScopeState::Held { cause: cause @ PauseCause::ServerFails, .. } => {
                 let last = (self.last_failure)(&scope.name).map(|last| format!(" (last: {})", text::printable(last)));
-                let why = format!("{}{}", cause.explanation(), last.unwrap_or_default());
+                let refuses = scope.refused_since.is_some() && scope.no_success_since.is_none();
+                let cause =
+                    if refuses { "the server refuses each call, and names no time" } else { cause.explanation() };
+                let why = format!("{cause}{}", last.unwrap_or_default());
                 let name = if self.view.scopes.len() > 1 { format!("{name}: ") } else { String::new() };
                 Some(format!("no more calls in this run: {name}{why}; the next run tries again"))
             }
