@@ -29,7 +29,7 @@ pub(super) struct Needed {
     pub(super) cost: Option<Money>,
 }
 
-/// Where all calls go, which nobody may have named; nothing where each line says so.
+/// Where all calls go, also where the user named no upstream; nothing where each line says so.
 fn goes_to(upstream: &Upstream) -> String {
     let address = upstream.base_url.as_deref().filter(|_| upstream.dialect.scope() != Scope::Host);
     address.map_or_else(String::new, |url| format!("; calls go to {} ({})", text::printable(url), upstream.name))
