@@ -160,6 +160,13 @@ pub(crate) fn keep_spare() {
 /// What the operating system says.
 pub(crate) fn with_spare<T>(write: impl Fn() -> io::Result<T>) -> io::Result<T> {
     let mut written = write();
+    if !written.as_ref().is_err_and(|error| Shortage::is_why(error)) {
+        // Another caller that is short of them goes on as it is.
+        if let Ok(mut spares) = SPARES.try_lock() {
+            spares.refill();
+        }
+        return written;
+    }
     let mut spares = spares();
     while written.as_ref().is_err_and(|error| Shortage::is_why(error)) && !spares.kept.is_empty() {
         let left = spares.kept.len().saturating_sub(OF_A_FILE);

@@ -238,7 +238,8 @@ impl<'a> Forwarding<'a> {
         let of_client = || bodies_of(self.known.as_ref(), &self.client);
         let rooms = [self.bodies.begin(of_client()), self.bodies.begin(of_client())];
         let received = failure::read(sent, self.bounds, rooms, (self.bodies, of_client())).await;
-        self.told.retries += received.as_ref().map_or(0, |answer| gateway::retried(answer.headers()));
+        let retried = received.as_ref().map_or(0, |answer| gateway::retried(answer.headers()));
+        self.told.retries = self.told.retries.saturating_add(retried);
         match &received {
             Ok(_) => departed.is_answered(),
             Err(error) => departed.has_failed(error),
@@ -432,7 +433,7 @@ impl<'a> Forwarding<'a> {
                 return Ended { answer: Err(refusal), stayed_down: false, retries };
             };
             let mut departed = self.departs(upstream, leaves, scope, reserved, call);
-            (self.record.calls, self.told.retries) = (self.record.calls + 1, before + tries);
+            (self.record.calls, self.told.retries) = (self.record.calls + 1, before.saturating_add(tries));
             let sent = upstream.send(&departed, body, self.deadline - self.clock.now()).await.and_then(begun);
             let packed = sent.as_ref().ok().and_then(|answer| failure::packed(answer, self.known.is_some()));
             let received = match sent {

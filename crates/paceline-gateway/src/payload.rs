@@ -71,7 +71,8 @@ impl Payload {
         let came = first.iter().flatten().filter_map(Frame::data_ref).map(|data| data.len() as u64).sum();
         let announced = body.size_hint().lower().saturating_add(came);
         let mut bytes = Vec::new();
-        if announced <= bounds.largest_body as u64 {
+        // What has come is read, however long it is: the rest goes on behind it.
+        if first.is_some() || announced <= bounds.largest_body as u64 {
             let mut minimum = MinimumRate::new(bounds.slowest_body);
             while (first.is_some() || !body.is_end_stream()) && bytes.len() <= bounds.largest_body {
                 let next = match first.take() {

@@ -374,7 +374,7 @@ impl JournalDb {
     }
 
     /// The scopes that are held or stopped, without the account.
-    pub(crate) fn closed_scopes(&self, now: Timestamp) -> Vec<i64> {
+    pub(crate) fn closed_scopes(&self, now: Timestamp) -> BTreeSet<i64> {
         let is_closed = |scope: &&Scope| !scope.may_send(now) && &*scope.row.name != ACCOUNT;
         self.scopes.iter().filter(is_closed).map(|scope| scope.id).collect()
     }

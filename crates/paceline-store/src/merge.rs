@@ -96,11 +96,17 @@ impl AllowedChanges {
 /// Failed items whose ids are gone are known by their places: repaired, each has the id of the new line there. So it is with
 /// lines that could not be sent and had no ids; and where no item came or went, as where an address is the id whose host moved,
 /// or where a row of a table got another line, and those behind it stand one lower.
+///
+/// Two statements: one join over either place would look at each item for each that failed.
 const SAME_PLACE: &str = "
     UPDATE OR IGNORE item_before SET key = item.key FROM item
-    WHERE item_before.state = 3
-        AND iif((SELECT count(*) FROM item) = (SELECT count(*) FROM item_before), item.id = item_before.id,
-                item_before.scope = ?1 AND item.line = item_before.line)
+    WHERE item_before.state = 3 AND item.id = item_before.id
+        AND (SELECT count(*) FROM item) = (SELECT count(*) FROM item_before)
+        AND NOT EXISTS (SELECT 1 FROM item AS same WHERE same.key = item_before.key)";
+const SAME_LINE: &str = "
+    UPDATE OR IGNORE item_before SET key = item.key FROM item
+    WHERE item_before.state = 3 AND item_before.scope = ?1 AND item.line = item_before.line
+        AND (SELECT count(*) FROM item) <> (SELECT count(*) FROM item_before)
         AND NOT EXISTS (SELECT 1 FROM item AS same WHERE same.key = item_before.key)";
 
 /// The scopes that items had as they failed, where their lines were changed since.
@@ -130,7 +136,8 @@ pub(crate) fn set_beside(conn: &Connection, job: &Path) -> rusqlite::Result<()> 
 /// Finds the conflicts; returns at most `limit` of them. After the index over the new ids was built.
 pub(crate) fn conflicts(conn: &Connection, may: AllowedChanges, limit: usize) -> rusqlite::Result<Conflicts> {
     if may.repair() {
-        conn.execute(SAME_PLACE, [REFUSED])?;
+        conn.execute(SAME_PLACE, [])?;
+        conn.execute(SAME_LINE, [REFUSED])?;
     }
     let conflicts = may.conflicts();
     let mut select = conn.prepare(&format!("SELECT * FROM ({conflicts}) ORDER BY was IS NULL, was, line LIMIT ?1"))?;

@@ -116,9 +116,9 @@ pub(crate) fn account(scopes: &[Scope]) -> &ScopeStatus {
 pub(crate) const NEXT_DUE: &str = "SELECT min(not_before_ms) FROM item WHERE state = 0 AND scope = ?1";
 
 /// The scope ?1 is held from ?2 until ?3, which does not count against the deadlines of what waits there. What an item waits for
-/// by itself it knows already. One that was never tried has no deadline, and is no row of this.
+/// by itself it knows already. One that was never tried has no deadline and is due at 0: it is not looked at.
 pub(crate) const STANDS_STILL: &str = "UPDATE item SET deadline_ms = deadline_ms + ?3 - max(?2, not_before_ms)
-    WHERE state = 0 AND scope = ?1 AND not_before_ms < ?3 AND deadline_ms IS NOT NULL";
+    WHERE state = 0 AND scope = ?1 AND not_before_ms > 0 AND not_before_ms < ?3 AND ?2 < ?3 AND deadline_ms IS NOT NULL";
 
 /// Whether an item of the scope of that name waits.
 pub(crate) fn waits_in(conn: &Connection, name: &str) -> Result<bool, JournalError> {

@@ -242,11 +242,15 @@ fn open(conn: &Connection, block: &TakenBlock) -> rusqlite::Result<u64> {
 }
 
 /// The lines that wait in one of these scopes.
-fn kept(conn: &Connection, block: &TakenBlock, scopes: &[i64]) -> rusqlite::Result<u64> {
-    let sql = "SELECT count(*) FROM item WHERE id >= ?1 AND id < ?2 AND state = 0 AND scope = ?3";
-    let (from, to) = (int(block.first), int(block.first + block.lines));
+fn kept(conn: &Connection, block: &TakenBlock, scopes: &BTreeSet<i64>) -> rusqlite::Result<u64> {
+    if scopes.is_empty() {
+        return Ok(0);
+    }
+    let sql = "SELECT scope, count(*) FROM item WHERE id >= ?1 AND id < ?2 AND state = 0 GROUP BY scope";
+    let range = params![int(block.first), int(block.first + block.lines)];
     let mut select = conn.prepare_cached(sql)?;
-    scopes.iter().map(|scope| select.query_row(params![from, to, scope], |row| row.get(0)).map(count)).sum()
+    let of_scopes = select.query_map(range, |row| Ok((row.get(0)?, count(row.get(1)?))))?;
+    of_scopes.filter_map(|row| row.map(|(scope, lines)| scopes.contains(&scope).then_some(lines)).transpose()).sum()
 }
 
 fn waiting(conn: &Connection, block: &TakenBlock) -> rusqlite::Result<Vec<u64>> {

@@ -80,6 +80,12 @@ impl Holds {
         state.is_some_and(|state| self.set(context, &scope.name, state))
     }
 
+    /// When the hold of a scope ends, or that of the account; in the past where there is none.
+    pub(crate) fn held_until(&self, scope: &Arc<str>) -> Timestamp {
+        let known = [&**scope, ACCOUNT].into_iter().filter_map(|name| self.stored.get(name).and_then(held_until));
+        known.max().unwrap_or_default()
+    }
+
     /// Stores that a scope is closed, or the account.
     pub(crate) fn close(&mut self, context: &Context, scope: &Arc<str>, pause: Pause) {
         let Pause { until, cause, level } = pause;

@@ -413,7 +413,11 @@ impl Recorder {
         tally.deadline = match sent.exchange.reading.class {
             // A person may need days to act; the item's time begins anew when it is sent again.
             Class::Account => None,
-            _ => next.deadline.map(|at| context.timestamp(at)).or(Some(sent.deadline)),
+            _ => {
+                let deadline = next.deadline.map_or(sent.deadline, |at| context.timestamp(at));
+                // A pause may have begun while the call was under way.
+                Some(deadline + self.holds.held_until(&item.scope).saturating_since(not_before))
+            }
         };
         if sent.exchange.reading.class != Class::Account {
             self.minutes.delayed(now, delay);

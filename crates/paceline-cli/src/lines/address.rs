@@ -158,8 +158,15 @@ pub(crate) fn refuse_password(url: &str) -> Result<(), String> {
     }
 }
 
-const NAMED: &str = "has a name and a password, which no line may have: remove them (a run of its own sends them to that host: --base-url http://HOST, \
-     --key-scheme Basic, and NAME:PASSWORD as the key)";
+macro_rules! run_of_its_own {
+    () => {
+        " (a run of its own sends them to that host: --base-url http://HOST, --key-scheme Basic, and NAME:PASSWORD as the key)"
+    };
+}
+
+/// What only those can do about such an address who begin the program.
+pub(crate) const RUN_OF_ITS_OWN: &str = run_of_its_own!();
+const NAMED: &str = concat!("has a name and a password, which no line may have: remove them", run_of_its_own!());
 
 /// What is wrong with an address wherever it leads, and what to do.
 fn wrong_form(url: &str) -> Option<&'static str> {

@@ -86,7 +86,7 @@ fn what_was_sent_on_a_full_disk_counts_after_a_kill() {
         }
     };
     let post = |url: &str| {
-        send(&format!("{url}/generic/v1/things"), |client, url| client.post(url).header("x-paceline-deadline", "1s")).0
+        send(&format!("{url}/generic/v1/things"), |client, url| client.post(url).header("x-paceline-deadline", "30s")).0
     };
     let mut goes_on = running.stdin.take().expect("it is piped");
     let mut go_on = || goes_on.write_all(b"\n").expect("it reads");

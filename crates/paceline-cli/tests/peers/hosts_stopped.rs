@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::fs;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -75,7 +76,12 @@ async fn serve(listener: TcpListener, calls: Arc<Mutex<BTreeMap<u8, usize>>>, an
             let headers = answer.headers_mut();
             headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static("text/html"));
             wait.map(|wait| headers.insert(header::RETRY_AFTER, header::HeaderValue::from_static(wait)));
-            async move { Ok::<_, Infallible>(answer) }
+            // A refusal comes later than a host that shares its processors needs to record the one before.
+            let after = Duration::from_millis(if status < 400 { 0 } else { 200 });
+            async move {
+                tokio::time::sleep(after).await;
+                Ok::<_, Infallible>(answer)
+            }
         });
         tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
     }
@@ -151,8 +157,9 @@ fn the_pages_of_a_banned_host_wait_again_whichever_hosts_of_the_job_have_them() 
     for hosts in [1, 2] {
         let postgres = PostgresServer::start();
         let lines = pages.of(&[2, 3, 4], 60);
-        let mut hosts: Vec<Host> =
-            (0..hosts).map(|_| Host::new(&pages, &postgres, &lines, &["--max-wait", "20s"])).collect();
+        let mut hosts: Vec<Host> = (0..hosts)
+            .map(|_| Host::new(&pages, &postgres, &lines, &["--max-wait", "20s", "--concurrency", "2"]))
+            .collect();
         let children: Vec<Child> = hosts.iter_mut().map(Host::spawn).collect();
         let codes: Vec<Option<i32>> = children.into_iter().map(|mut child| child.ended().code()).collect();
         let logs: String = hosts.iter().map(Host::log).collect();

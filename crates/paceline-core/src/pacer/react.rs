@@ -118,7 +118,7 @@ impl Pacer {
         let decision = retry::decide(&self.config.retry, self.config.pace, &tried, outcome, &mut self.rng);
         request.attempts = request.attempts.saturating_add(decision.retried);
         match decision.counted {
-            Counted::Attempt => request.attempts += 1,
+            Counted::Attempt => request.attempts = request.attempts.saturating_add(1),
             Counted::Deferral => request.deferrals += 1,
             Counted::Unsent => request.unsent += 1,
             Counted::Abandoned | Counted::Nothing => {}
@@ -137,8 +137,9 @@ impl Pacer {
             }
         }
         // What waits elsewhere meanwhile has its time after that; a queue's clock knows by itself which time does not count.
-        let aside = tried.stands_still && request.sets_aside(delay);
-        let deadline = request.deadline.map(|deadline| if aside { deadline + delay } else { deadline });
+        let aside = (tried.stands_still && request.sets_aside(delay))
+            .then(|| outcome.hint.as_ref().map_or(delay, |hint| hint.wait.min(delay)));
+        let deadline = request.deadline.map(|deadline| deadline + aside.unwrap_or_default());
         let not_before = (!delay.is_zero()).then_some(now + delay);
         let next = Box::new(Request { not_before, deadline, ..request.clone() });
         match outcome.class {

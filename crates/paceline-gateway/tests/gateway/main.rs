@@ -253,9 +253,11 @@ async fn a_body_that_is_too_large_to_hold_streams_through_once() {
     let got = served.client.post(format!("{}/v1/files", served.url)).body(vec![b'x'; 100_000]).send().await.unwrap();
     assert_eq!(got.headers()["x-paceline-attempts"], "1", "what is gone cannot be sent again");
     assert_eq!(got.text().await.unwrap(), "Some(\"100000\") 100000");
-    let parts = stream::iter((0..100).map(|_| Ok::<_, std::io::Error>(vec![b'y'; 1_000])));
-    let request = served.client.post(format!("{}/v1/files", served.url)).body(reqwest::Body::wrap_stream(parts));
-    assert_eq!(request.send().await.unwrap().text().await.unwrap(), "None 100000");
+    for part in [1_000, 1_001] {
+        let parts = stream::iter((0..100).map(move |_| Ok::<_, std::io::Error>(vec![b'y'; part])));
+        let request = served.client.post(format!("{}/v1/files", served.url)).body(reqwest::Body::wrap_stream(parts));
+        assert_eq!(request.send().await.unwrap().text().await.unwrap(), format!("None {}", 100 * part));
+    }
 }
 
 #[tokio::test]

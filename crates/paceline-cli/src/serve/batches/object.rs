@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::job::load::OpenError;
-use crate::lines::address::{ADDRESS_IS_SET, ENDPOINT_OF_BODIES, OTHER_HOSTS};
+use crate::lines::address::{ADDRESS_IS_SET, ENDPOINT_OF_BODIES, OTHER_HOSTS, RUN_OF_ITS_OWN};
 use crate::lines::format::{BY_FORMAT, FORM_IS_NAMED};
 use crate::lines::headers::SET_FOR_ALL;
 use crate::lines::line::{FLAGS_FOR_OTHERS, LineError};
@@ -209,8 +209,8 @@ impl Errors {
 }
 
 /// What only those can do about a line who begin the program, with flags and a configuration.
-const FOR_OTHERS: [&str; 6] =
-    [FLAGS_FOR_OTHERS, OTHER_HOSTS, ENDPOINT_OF_BODIES, ADDRESS_IS_SET, FORM_IS_NAMED, BY_FORMAT];
+const FOR_OTHERS: [&str; 7] =
+    [FLAGS_FOR_OTHERS, OTHER_HOSTS, ENDPOINT_OF_BODIES, ADDRESS_IS_SET, RUN_OF_ITS_OWN, FORM_IS_NAMED, BY_FORMAT];
 
 impl From<LineError> for InputFault {
     fn from(error: LineError) -> Self {
