@@ -18,7 +18,7 @@ fn twenty_domains_are_renewed_with_an_order_each() {
     assert_eq!(front.orders(), 20);
     for number in 1..=20 {
         agent.connect(&pebble, number).unwrap_or_else(|why| panic!("d{number:02}: {why}"));
-        assert_eq!(ended.row(number)["attempts"], 1, "a stale nonce is no try");
+        assert_eq!(ended.row(number)["attempts"], 1, "a stale nonce is no try: {}", ended.text);
     }
     agent.assert_whole();
     let calls = front.calls().len();
