@@ -5,6 +5,10 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use paceline_store::is_disk_full;
+
+use crate::files;
+
 /// The extension of a reserve.
 pub(crate) const RESERVE: &str = "reserve";
 
@@ -15,6 +19,25 @@ const MORE: usize = 4 << 10;
 pub(crate) fn with_room(mut text: Vec<u8>) -> Vec<u8> {
     text.resize(text.len() + MORE, b' ');
     text
+}
+
+/// Puts a text there by `replace`, and over the reserve where the disk is full; else makes a reserve, where there is none that is
+/// as long.
+///
+/// # Errors
+/// What `replace` says. The file stays as it was then.
+pub(crate) fn write(path: &Path, text: &[u8], replace: impl Fn(&Path, &[u8]) -> io::Result<()>) -> io::Result<()> {
+    match replace(path, text) {
+        Err(error) if is_disk_full(&error) => {
+            return files::with_spare(|| take_turns(path, text.trim_ascii_end())).map_err(|_| error);
+        }
+        replaced => replaced?,
+    }
+    if let Some(blanks) = wanted(path, text.len()) {
+        // Without one, a disk that is full takes no text.
+        let _ = replace(&of(path), &blanks);
+    }
+    Ok(())
 }
 
 /// The reserve of a file.
@@ -32,7 +55,7 @@ pub(crate) fn wanted(path: &Path, bytes: usize) -> Option<Vec<u8>> {
 ///
 /// # Errors
 /// There is no reserve, or it is too small on a disk that is full. The file stays then.
-pub(crate) fn take_turns(path: &Path, text: &[u8]) -> io::Result<()> {
+fn take_turns(path: &Path, text: &[u8]) -> io::Result<()> {
     let reserve = of(path);
     let mut file = File::options().write(true).open(&reserve)?;
     let blanks = file.metadata()?.len().saturating_sub(text.len() as u64);

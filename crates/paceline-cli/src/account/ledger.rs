@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use paceline::{LevelState, LimiterState, PacerState, Quota, QuotaShape, TakenState, WindowState, clock};
 use paceline_core::Timestamp;
-use paceline_store::{is_disk_full, private_file};
+use paceline_store::private_file;
 use serde::{Deserialize, Serialize};
 
 use super::bucket_levels::handed_on;
@@ -180,17 +180,7 @@ impl Ledger {
     pub(super) fn write(&self, runs: Vec<Entry>, turn_of: Option<&str>) -> io::Result<()> {
         let contents = Contents { version: VERSION, turn_of: turn_of.map(str::to_owned), runs };
         let text = reserve::with_room(serde_json::to_vec(&contents)?);
-        match self.replace(&self.path, &text) {
-            Err(error) if is_disk_full(&error) => {
-                return files::with_spare(|| reserve::take_turns(&self.path, text.trim_ascii_end())).map_err(|_| error);
-            }
-            replaced => replaced?,
-        }
-        if let Some(blanks) = reserve::wanted(&self.path, text.len()) {
-            // Without it, a disk that is full takes no counts.
-            let _ = self.replace(&reserve::of(&self.path), &blanks);
-        }
-        Ok(())
+        reserve::write(&self.path, &text, |path, text| self.replace(path, text))
     }
 
     fn replace(&self, path: &Path, text: &[u8]) -> io::Result<()> {

@@ -114,10 +114,8 @@ pub(super) fn replace_durably_on_a_full_disk(path: &Path, text: &[u8]) -> io::Re
         }
         replaced => replaced?,
     }
-    let has_one = reserve.metadata().is_ok_and(|found| found.len() >= text.len() as u64);
-    if !has_one {
-        // What takes the place of the file later may be somewhat longer.
-        let _ = replace(&reserve, &vec![0; text.len() + (4 << 10)]);
+    if let Some(blanks) = reserve::wanted(path, text.len()) {
+        let _ = replace(&reserve, &blanks);
     }
     Ok(())
 }
@@ -125,16 +123,7 @@ pub(super) fn replace_durably_on_a_full_disk(path: &Path, text: &[u8]) -> io::Re
 /// [`replace`] for what is written again and again, on a full disk too: then the file and a reserve beside it, which was made
 /// while there was room, take turns, and need no more than they have. Behind the text are blanks then.
 pub(super) fn replace_in_turn(path: &Path, text: &[u8]) -> io::Result<()> {
-    match replace(path, text) {
-        Err(error) if error.kind() == io::ErrorKind::StorageFull => {
-            return reserve::take_turns(path, text).map_err(|_| error);
-        }
-        replaced => replaced?,
-    }
-    if let Some(blanks) = reserve::wanted(path, text.len()) {
-        let _ = replace(&reserve::of(path), &blanks);
-    }
-    Ok(())
+    reserve::write(path, text, replace)
 }
 
 /// Writes a text over a reserve, whose room it needs alone, and puts that in the place of the file.

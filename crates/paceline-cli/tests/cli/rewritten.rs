@@ -188,20 +188,25 @@ fn a_failed_item_is_sent_as_its_line_stands_now() {
     assert_eq!((code, server.count()), (0, 9), "it is the job's input now: {log}");
 }
 
+fn refuses_what_is_wrong() -> Server {
+    Server::new(|arrival| match String::from_utf8_lossy(&arrival.body).contains("wrong") {
+        true => Reply::error(400, "bad_request"),
+        false => Reply::ok(),
+    })
+}
+
+fn run_table(job: &Job, server: &Server, table: &str, flags: &[&str]) -> (i32, String) {
+    std::fs::write(job.path("in.csv"), table).expect("writable");
+    let mut command = job.paceline();
+    command.args(["run", "in.csv", "-o", "out.jsonl", "--base-url", &server.url(), "--model", "m"]);
+    finish(command.args(["--endpoint", "/v1/chat/completions"]).args(flags))
+}
+
 /// A table is copied as requests, and so is what it is compared with.
 #[test]
 fn a_repaired_table_is_looked_at_before_it_is_sent() {
-    let server = Server::new(|arrival| match String::from_utf8_lossy(&arrival.body).contains("wrong") {
-        true => Reply::error(400, "bad_request"),
-        false => Reply::ok(),
-    });
-    let job = Job::new(0);
-    let run = |table: &str, flags: &[&str]| {
-        std::fs::write(job.path("in.csv"), table).expect("writable");
-        let mut command = job.paceline();
-        command.args(["run", "in.csv", "-o", "out.jsonl", "--base-url", &server.url(), "--model", "m"]);
-        finish(command.args(["--endpoint", "/v1/chat/completions"]).args(flags))
-    };
+    let (server, job) = (refuses_what_is_wrong(), Job::new(0));
+    let run = |table: &str, flags: &[&str]| run_table(&job, &server, table, flags);
     assert_eq!(run("id,prompt\na,one\nb,wrong\n", &[]).0, 1);
     let repaired = "id,prompt\na,one\nb,two\n";
     let copy = std::fs::read(job.path("out.input")).expect("the copy");
@@ -220,17 +225,8 @@ fn a_repaired_table_is_looked_at_before_it_is_sent() {
 /// A row that gets another line moves those behind it, and what they are called does not change.
 #[test]
 fn a_bad_row_of_a_table_is_known_below_a_row_that_became_longer() {
-    let server = Server::new(|arrival| match String::from_utf8_lossy(&arrival.body).contains("wrong") {
-        true => Reply::error(400, "bad_request"),
-        false => Reply::ok(),
-    });
-    let job = Job::new(0);
-    let run = |table: &str, flags: &[&str]| {
-        std::fs::write(job.path("in.csv"), table).expect("writable");
-        let mut command = job.paceline();
-        command.args(["run", "in.csv", "-o", "out.jsonl", "--base-url", &server.url(), "--model", "m"]);
-        finish(command.args(["--endpoint", "/v1/chat/completions", "--skip-bad-lines"]).args(flags))
-    };
+    let (server, job) = (refuses_what_is_wrong(), Job::new(0));
+    let run = |table: &str, flags: &[&str]| run_table(&job, &server, table, &[&["--skip-bad-lines"], flags].concat());
     let (code, log) = run("id,prompt\na,wrong\nb\nc,three\nd\ne,five\n", &[]);
     assert_eq!((code, server.count(), job.lines("out.errors.jsonl").len()), (1, 3, 3), "{log}");
     assert_eq!(ids(&job.lines("out.errors.jsonl")), ["row-2", "row-4", "a"]);

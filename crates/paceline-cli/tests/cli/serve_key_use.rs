@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::Write as _;
 use std::net::TcpStream;
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::process::Signal;
@@ -12,6 +11,7 @@ use serde_json::{Value, json};
 use crate::bounded::Bounded;
 use crate::serve::{Gateway, send, serve};
 use crate::serve_keys::{keys, post_with, told};
+use crate::serve_killed::FullDisk;
 use crate::support::{Job, Reply, Server, finish};
 
 #[test]
@@ -48,49 +48,17 @@ fn what_a_client_has_used_is_listed_while_the_gateway_runs_and_after_it() {
 fn what_a_client_has_used_is_kept_on_a_full_disk_over_a_kill() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     let paceline = env!("CARGO_BIN_EXE_paceline");
-    let serve = format!("{paceline} serve --listen 127.0.0.1:0 --state state --base-url {}", server.url());
-    let used = |count| {
+    let kept = [1, 3].map(|count| {
         format!(
             "for i in $(seq 100); do {paceline} serve keys list --state state | grep -q 'used: {count} of 5' && break; done"
         )
-    };
-    let script = format!(
-        "mkdir state && mount -t tmpfs -o size=1m tmpfs state || exit 99
-         {paceline} serve keys add ci --limit '5 per 1h' --state state > key || exit 98
-         {serve} > one 2> log &
-         read called; {}
-         head -c 2m /dev/zero > state/filler; echo > full
-         read called; {}
-         kill -9 $!; wait
-         {serve} > two 2> log &
-         read ended; kill $!; wait",
-        used(1),
-        used(3)
+    });
+    let first = format!("{paceline} serve keys add ci --limit '5 per 1h' --state state > key || exit 98");
+    FullDisk { disk: "state", variable: ("HOME", ""), first: &first, flags: "", kept }.holds_five(
+        &job,
+        &server,
+        |url| post_with(url, job.text("key").trim_end()).0,
     );
-    let mut command = Command::new("unshare");
-    command.args(["-rm", "sh", "-c", &script]).current_dir(job.path("")).env_clear().stdin(Stdio::piped());
-    command.env("HOME", job.path("")).env("PATH", std::env::var_os("PATH").unwrap_or_default());
-    let mut running = command.spawn().expect("unshare is there");
-    let text_of = |name: &str| loop {
-        match std::fs::read_to_string(job.path(name)) {
-            Ok(text) if text.ends_with('\n') => break text.lines().next().unwrap_or_default().to_owned(),
-            _ => std::thread::yield_now(),
-        }
-    };
-    let url = |name: &str| text_of(name).trim_start_matches("listening on ").to_owned();
-    let mut goes_on = running.stdin.take().expect("it is piped");
-    let mut go_on = || goes_on.write_all(b"\n").expect("it reads");
-    let (first, key) = (url("one"), text_of("key"));
-    assert_eq!(post_with(&first, &key).0, 200);
-    go_on();
-    text_of("full");
-    assert_eq!([(); 2].map(|()| post_with(&first, &key).0), [200; 2]);
-    go_on();
-    let second = url("two");
-    assert_eq!([(); 4].map(|()| post_with(&second, &key).0), [200, 200, 429, 429]);
-    go_on();
-    assert!(running.ended().success(), "{}", job.text("log"));
-    assert_eq!(server.count(), 5);
 }
 
 #[test]

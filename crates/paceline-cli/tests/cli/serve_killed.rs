@@ -44,63 +44,78 @@ fn post_all(url: &str, deadline: &'static str, and: impl FnOnce(&AtomicUsize)) -
     answers
 }
 
+/// A gateway whose disk of one MiB fills up behind its first call: two calls later it is killed, and begins anew.
+pub(crate) struct FullDisk<'a> {
+    /// The folder that the disk is, and the variable that names it or another one, where that is so.
+    pub(crate) disk: &'a str,
+    pub(crate) variable: (&'a str, &'a str),
+    /// What is done before it begins.
+    pub(crate) first: &'a str,
+    pub(crate) flags: &'a str,
+    /// Wait until one call is kept, and until three are.
+    pub(crate) kept: [String; 2],
+}
+
+impl FullDisk<'_> {
+    /// Of a limit of five calls in an hour, five leave. `post`: makes one at that address.
+    pub(crate) fn holds_five(self, job: &Job, server: &Server, post: impl Fn(&str) -> u16) {
+        let Self { disk, variable: (name, folder), first, flags, kept: [one, three] } = self;
+        let paceline = env!("CARGO_BIN_EXE_paceline");
+        let serve = format!("{paceline} serve --listen 127.0.0.1:0 --state state --base-url {} {flags}", server.url());
+        let script = format!(
+            "mkdir {disk} && mount -t tmpfs -o size=1m tmpfs {disk} || exit 99
+             {first}
+             {serve} > one 2> log &
+             read called; {one}
+             head -c 2m /dev/zero > {disk}/filler; echo > full
+             read called; {three}
+             kill -9 $!; wait
+             {serve} > two 2> log &
+             read ended; kill $!; wait"
+        );
+        let mut command = Command::new("unshare");
+        command.args(["-rm", "sh", "-c", &script]).current_dir(job.path("")).env_clear().stdin(Stdio::piped());
+        command.env(name, job.path(folder)).env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        let mut running = command.spawn().expect("unshare is there");
+        let text_of = |name: &str| loop {
+            match std::fs::read_to_string(job.path(name)) {
+                Ok(text) if text.ends_with('\n') => break text.lines().next().unwrap_or_default().to_owned(),
+                _ => std::thread::yield_now(),
+            }
+        };
+        let url = |name: &str| text_of(name).trim_start_matches("listening on ").to_owned();
+        let mut goes_on = running.stdin.take().expect("it is piped");
+        let mut go_on = || goes_on.write_all(b"\n").expect("it reads");
+        let first = url("one");
+        assert_eq!(post(&first), 200);
+        go_on();
+        text_of("full");
+        assert_eq!([(); 2].map(|()| post(&first)), [200; 2]);
+        go_on();
+        let second = url("two");
+        assert_eq!([(); 4].map(|()| post(&second)), [200, 200, 429, 429]);
+        go_on();
+        assert!(running.ended().success(), "{}", job.text("log"));
+        assert_eq!(server.count(), 5);
+    }
+}
+
 /// The counts and a reserve beside them take turns.
 #[test]
 fn what_was_sent_on_a_full_disk_counts_after_a_kill() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
-    let serve = format!(
-        "{} serve --listen 127.0.0.1:0 --state state --limit '5 per 1h' --base-url {}",
-        env!("CARGO_BIN_EXE_paceline"),
-        server.url()
-    );
-    let written = |units| {
+    let kept = [1, 3].map(|units| {
         format!(
             "for i in $(seq 1000); do
                  sum=0; for n in $(grep -oh '\"units\":[0-9]*' home/paceline/*.json); do sum=$((sum + ${{n#*:}})); done
                  [ $sum = {units} ] && break
              done"
         )
-    };
-    let script = format!(
-        "mkdir home && mount -t tmpfs -o size=1m tmpfs home || exit 99
-         {serve} > one 2> log &
-         read called; {}
-         head -c 2m /dev/zero > home/filler; echo > full
-         read called; {}
-         kill -9 $!; wait
-         {serve} > two 2> log &
-         read ended; kill $!; wait",
-        written(1),
-        written(3)
-    );
-    let mut command = Command::new("unshare");
-    command.args(["-rm", "sh", "-c", &script]).current_dir(job.path("")).env_clear().stdin(Stdio::piped());
-    command.env("XDG_STATE_HOME", job.path("home")).env("PATH", std::env::var_os("PATH").unwrap_or_default());
-    let mut running = command.spawn().expect("unshare is there");
-    let text_of = |name: &str| loop {
-        match std::fs::read_to_string(job.path(name)) {
-            Ok(text) if text.ends_with('\n') => {
-                break text.lines().next().unwrap_or_default().trim_start_matches("listening on ").to_owned();
-            }
-            _ => std::thread::yield_now(),
-        }
-    };
-    let post = |url: &str| {
+    });
+    let (variable, flags) = (("XDG_STATE_HOME", "home"), "--limit '5 per 1h'");
+    FullDisk { disk: "home", variable, first: "", flags, kept }.holds_five(&job, &server, |url| {
         send(&format!("{url}/generic/v1/things"), |client, url| client.post(url).header("x-paceline-deadline", "30s")).0
-    };
-    let mut goes_on = running.stdin.take().expect("it is piped");
-    let mut go_on = || goes_on.write_all(b"\n").expect("it reads");
-    let first = text_of("one");
-    assert_eq!(post(&first), 200);
-    go_on();
-    text_of("full");
-    assert_eq!([(); 2].map(|()| post(&first)), [200; 2]);
-    go_on();
-    let second = text_of("two");
-    assert_eq!([(); 4].map(|()| post(&second)), [200, 200, 429, 429]);
-    go_on();
-    assert!(running.ended().success(), "{}", job.text("log"));
-    assert_eq!(server.count(), 5);
+    });
 }
 
 /// The units that the user's counts have of the limit.
