@@ -25,6 +25,7 @@ use crate::calls::held_up::HeldUp;
 use crate::calls::item::{Context, Phase};
 use crate::calls::record::{About, KeyAdvice, Recorder};
 use crate::calls::tested::Tested;
+use crate::calls::unheard::Unheard;
 use crate::fallback::Fallback;
 use crate::hosts::Hosts;
 use crate::job::acknowledge::Acknowledge;
@@ -92,8 +93,7 @@ impl OpenJob<'_> {
         let mut stopped = BTreeMap::new();
         let restored = restore(epoch, &acknowledge)?;
         for scope in restored.stopped {
-            let refused = self.journal.refused_last(&scope, &OF_EXPECTATION)?;
-            stopped.extend(refused.map(|kind| (scope, kind)));
+            stopped.extend(self.journal.refused_last(&scope, &OF_EXPECTATION)?.map(|kind| (scope, kind)));
         }
         let tested = Tested::of(stopped.keys());
         let mut about = self.about(&self.journal.sums()?, stopped);
@@ -121,6 +121,7 @@ impl OpenJob<'_> {
             tested,
             in_flight: AtomicU64::new(0),
             held_back: AtomicU64::new(0),
+            unheard: Unheard::new(about.same.undecided()),
             epoch,
             began,
         });

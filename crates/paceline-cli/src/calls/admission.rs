@@ -109,16 +109,19 @@ impl Context {
         Ok((permit, room, handed))
     }
 
-    /// A permit, and room for the answer, or why there is no permit. A call without room gives its permit back before it waits: a
-    /// permit that is kept counts in every limit, for other runs too, and a disk may stay full.
+    /// A permit, and room for the answer, or why there is no permit. A call without room, and one before which refusals have to
+    /// be heard of that may stop its scope, gives its permit back before it waits: a permit that is kept counts in every limit,
+    /// for other runs too, a disk may stay full, and a scope that has stopped grants none again.
     async fn permit_with_room(&self, request: Request, began: Instant) -> Result<(Permit, Room), TryEnd> {
         loop {
             let permit = self.permit(request.clone(), began).await?;
-            if let Some(room) = self.journal.room_for_answer() {
+            let scope = request.scope.name();
+            let may_leave = self.unheard.may_leave(scope);
+            if let Some(room) = self.journal.room_for_answer().filter(|_| may_leave) {
                 return Ok((permit, room));
             }
             permit.withdraw();
-            self.has_room().await;
+            if may_leave { self.has_room().await } else { self.unheard.enough_heard(scope).await }
         }
     }
 

@@ -28,10 +28,12 @@ use crate::calls::handed::Gateway;
 use crate::calls::impossible::Impossible;
 use crate::calls::permit_queue::PermitTurn;
 use crate::calls::tested::{Test, Tested};
+use crate::calls::unheard::Unheard;
 use crate::lines::format::Format;
 use crate::lines::input::{Input, Span};
 use crate::lines::line::{self, Echo, LineError};
 use crate::other_hosts::others::Others;
+use crate::stops::fail_fast::may_be_alike;
 use crate::upstream;
 
 /// A longer body stays in the input while its item waits for a permit: hundreds wait at once.
@@ -75,6 +77,8 @@ pub(crate) struct Context {
     pub(crate) in_flight: AtomicU64,
     /// Failures that are not recorded before it is known whether they stop their scope, or the run.
     pub(crate) held_back: AtomicU64,
+    /// Refusals that the dispatcher has not heard of.
+    pub(crate) unheard: Unheard,
     /// The wall clock when the run began: its steps within a run change no wait.
     pub(crate) epoch: Timestamp,
     /// The limiter's clock at the same moment.
@@ -123,6 +127,17 @@ pub(crate) enum TryEnd {
     Sent(Box<Sent>),
     /// The input could not be read as it was when the job was loaded.
     InputBroken(InputBroken),
+}
+
+impl TryEnd {
+    /// Whether it is a refusal that may stop others.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self, Self::Sent(sent) if is_refusal(&sent.exchange.reading))
+    }
+}
+
+const fn is_refusal(reading: &Reading) -> bool {
+    may_be_alike(reading.class, reading.unexpected)
 }
 
 /// A scope is closed, or the whole account.
@@ -420,13 +435,21 @@ impl Context {
     /// Sends a call. Returns whether what its client alone was refused or told keeps it from being done, and stops no other.
     async fn send(&self, permit: Permit, call: &Call, scope: &Arc<str>) -> (Exchange, bool) {
         let given_up = self.reached(Phase::Abandoning);
-        let Some(guest) = &self.guest else { return (self.sender.send(permit, call, given_up).await, false) };
+        let noted = |reading: Reading| {
+            if is_refusal(&reading) {
+                self.unheard.refused(scope);
+            }
+            reading
+        };
+        let Some(guest) = &self.guest else {
+            return (self.sender.send_judged(permit, call, given_up, |_, reading| noted(reading)).await, false);
+        };
         let (departed, mut is_refused_alone) = (guest.departs(call, scope), false);
         let announced = |limits: &mut Vec<LimitReport>| departed.leave_out_announced(limits);
         let judged = |answer: &Result<Response<Bytes>, NoAnswer>, mut reading: Reading| {
             let status = answer.as_ref().ok().map(|answer| answer.status().as_u16());
             is_refused_alone = departed.weigh(status, &mut reading);
-            reading
+            noted(reading)
         };
         let exchange = self.sender.send_weighed(permit, call, given_up, announced, judged).await;
         if !is_refused_alone {

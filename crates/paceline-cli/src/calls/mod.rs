@@ -17,3 +17,4 @@ pub(crate) mod permit_queue;
 pub(crate) mod reachability;
 pub(crate) mod record;
 pub(crate) mod tested;
+pub(crate) mod unheard;

@@ -195,6 +195,11 @@ impl Recorder {
         self.same.undecided()
     }
 
+    /// How few more refusals may stop the run, and how few of that scope may stop the scope; none where they never do.
+    pub(crate) fn left(&self, scope: &str) -> (Option<usize>, Option<usize>) {
+        self.same.left(scope)
+    }
+
     /// Records the end of a try; `others`: items that have not ended.
     pub(crate) fn record(&mut self, context: &Context, tried: Tried, others: &mut OnTheirWay) -> Recorded {
         let Tried { item, end } = tried;

@@ -356,7 +356,7 @@ impl Worker {
         let appended = block_in_place(|| self.append(&claim, desk))?;
         let settled = appended.refused > 0;
         // One that cannot be read now is read at the next claim.
-        upstream::warn_of_hosts(&desk.upstream, || self.journal.scopes().unwrap_or_default());
+        upstream::warn_of_hosts(&desk.upstream, || block_in_place(|| self.journal.scopes()).unwrap_or_default());
         // The dispatcher that has ended takes nothing more; the journal has the lines.
         let _ = desk.feed.send(Ok(Fed::Lines(appended))).await;
         if settled {

@@ -90,11 +90,21 @@ impl Failed {
         self.finished.reason.as_deref().is_some_and(may_be_done)
     }
 
+    /// Whether it may show that others fail alike.
+    pub(crate) const fn may_be_alike(&self) -> bool {
+        may_be_alike(self.class, self.unexpected)
+    }
+
     fn failure(&self) -> Failure<'_> {
         let Self { finished, scope, status, code, message, unexpected, address, .. } = self;
         let (status, code, address) = (*status, code.as_deref(), address.as_deref());
         Failure { ordinal: finished.ordinal, scope, status, code, message, unexpected: *unexpected, address }
     }
+}
+
+/// Whether such an answer may be that of others too: the request was refused, or the answer is not what the user expects.
+pub(crate) const fn may_be_alike(class: Class, unexpected: bool) -> bool {
+    unexpected || matches!(class, Class::Invalid | Class::Filtered)
 }
 
 /// Whether a failure is held back: with a few more it may stop its host.
@@ -200,6 +210,11 @@ impl FailFast {
     /// How many more must fail alike; none when not all do.
     pub(crate) fn undecided(&self) -> Option<usize> {
         self.alike.undecided()
+    }
+
+    /// How few more refusals may stop the run, and how few of that scope may stop the scope; none where they never do.
+    pub(crate) fn left(&self, scope: &str) -> (Option<usize>, Option<usize>) {
+        (self.undecided(), self.rows.left(scope))
     }
 
     /// Not everything fails alike.

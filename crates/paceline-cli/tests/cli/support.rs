@@ -169,6 +169,12 @@ impl Server {
         self.wait_until(|seen| seen.len() >= count);
     }
 
+    /// Gives so many requests that should not come the time to.
+    pub(crate) fn may_come(&self, count: usize, time: Duration) {
+        let arrivals = self.seen.arrivals.lock().expect("no panic");
+        drop(self.seen.changed.wait_timeout_while(arrivals, time, |seen| seen.len() < count));
+    }
+
     /// Waits until what has arrived is that.
     pub(crate) fn wait_until(&self, is: impl Fn(&[Arrival]) -> bool) {
         let arrivals = self.seen.arrivals.lock().expect("no panic");

@@ -327,7 +327,7 @@ impl Dispatcher {
         self.crowded = false;
         self.on_their_way.ended(&tried.item);
         let (ordinal, sent) = (tried.item.ordinal, matches!(tried.end, TryEnd::Sent(_)));
-        let scope = Arc::clone(&tried.item.scope);
+        let (scope, is_refused) = (Arc::clone(&tried.item.scope), tried.end.is_refused());
         let recorded = match self.leaves_out(&tried) {
             true => Recorded::default(),
             false => self.parts.recorder.record(&self.parts.context, tried, &mut self.on_their_way),
@@ -372,6 +372,7 @@ impl Dispatcher {
             Some(LimitScope::Account) | None => {}
         }
         self.end_with(recorded.stop);
+        self.parts.context.unheard.heard(&scope, is_refused, self.parts.recorder.left(&scope));
     }
 
     /// While no further item may be tried, nothing is due but those that have begun.

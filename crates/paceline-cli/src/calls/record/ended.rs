@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use paceline_core::Class;
 use paceline_store::{ACCOUNT, Journal};
 
 use super::{Recorded, Recorder, stop_scope};
@@ -29,9 +28,8 @@ pub(super) fn more_wait(
 impl Recorder {
     /// The end of an item without success.
     pub(super) fn ended(&mut self, context: &Context, failed: Failed, others: &mut OnTheirWay) -> Recorded {
-        let by_the_request = matches!(failed.class, Class::Invalid | Class::Filtered);
         let scope = Arc::clone(&failed.scope);
-        let decision = if by_the_request || failed.unexpected {
+        let decision = if failed.may_be_alike() {
             self.same.failed(failed, has_scopes(&self.journal), more_wait(context, &self.journal, others, &scope))
         } else {
             let mut all = self.same.ended_otherwise(&scope, None, more_wait(context, &self.journal, others, &scope));
