@@ -18,6 +18,20 @@ fn without_its_store_a_run_sends_nothing_and_ends_after_the_longest_wait() {
     assert!(!log.contains("sesame"), "{log}");
 }
 
+/// The tier has all calls, and their limit is its own.
+#[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
+fn without_its_store_a_run_whose_calls_are_of_a_tier_ends_likewise() {
+    for limits in ["", "limits = ['100rpm']\n", "limits = ['100rpm']\nalone_share = '2 of 10rpm'\n"] {
+        let (server, job) = (Server::new(|_| Reply::ok()), Job::new(2));
+        let tier = "[[upstream.generic.tier]]\nmatch = '/'\nlimits = ['2rps', '2 concurrent']\n";
+        std::fs::write(job.path("paceline.toml"), format!("[upstream.generic]\n{limits}{tier}")).expect("writable");
+        let (code, log) = finish(job.run(&server).args(["--fleet", "redis://127.0.0.1:1", "--max-wait", "1s"]));
+        assert_eq!((code, server.count()), (3, 0), "{limits}: {log}");
+        assert!(log.contains("no share of the limits of its fleet for --max-wait"), "{limits}: {log}");
+    }
+}
+
 #[test]
 fn a_fleet_that_cannot_be_is_refused_before_the_first_call() {
     let (server, job) = (Server::new(|_| Reply::ok()), Job::new(2));

@@ -108,8 +108,7 @@ impl Divided {
         let ended = parts.find(|(.., until)| *until <= now).map(|(limit, _, until)| (limit, *until));
         let lacking = || Some((self.lacking()?, self.alone_since?));
         let Some((limit, since)) = ended.or_else(lacking) else { return Admit::Now };
-        let lasted = now - self.alone_since.unwrap_or(since);
-        Admit::At { at: now + lasted.max(SHORT), cause: limit.cause() }
+        Admit::At { at: as_long_again(now, self.alone_since.unwrap_or(since)), cause: limit.cause() }
     }
 
     pub(super) const fn is_on(&self) -> bool {
@@ -141,9 +140,13 @@ impl Divided {
         Some(FleetSnapshot { member, weight, state, members, lease_ends, other_limits, problem, shares, reader, reads })
     }
 
-    /// An answer to a request that waits for a share, with the time by which there is one at the latest, where that is known.
+    /// An answer to a request that waits for a share, with the time by which there is one at the latest, where that is known; of
+    /// a tier without a lease, by the same estimate as in [`admit`](Self::admit).
     pub(super) fn dated(&self, now: Instant, answer: Admit) -> Admit {
         let Admit::OnRelease { cause: cause @ WaitCause::Share { .. } } = answer else { return answer };
+        if let Some(since) = self.alone_since {
+            return Admit::At { at: as_long_again(now, since), cause };
+        }
         let views = self.fleet.iter().filter(|_| self.has_lease()).flat_map(|fleet| &fleet.limits);
         let mut empty = self.parts.iter().flatten().zip(views).filter(|((_, units, _), _)| *units == 0);
         let known = empty.find_map(|((limit, ..), view)| view.back_by.filter(|at| *at > now && limit.cause() == cause));
@@ -165,6 +168,11 @@ impl Divided {
             }
         }
     }
+}
+
+/// When what has been lost since then may be back.
+fn as_long_again(now: Instant, since: Instant) -> Instant {
+    now + (now - since).max(SHORT)
 }
 
 impl Pacer {

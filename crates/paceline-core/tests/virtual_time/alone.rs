@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use paceline_core::fleet::{FleetLimit, LimitKind, Member, MemberConfig, MemberId, MemberInput, OnLoss};
 use paceline_core::{
-    AloneShare, Cost, Dimension, Event, Instant, Limits, Pace, Pacer, PacerConfig, Quota, Request, Trouble,
+    AloneShare, Cost, Dimension, Event, Instant, Limits, Pace, Pacer, PacerConfig, Quota, Request, Trouble, WaitCause,
 };
 
 const S: Duration = Duration::from_secs(1);
@@ -69,6 +69,23 @@ fn left(alone: &[AloneShare]) -> ((u64, u64), Trouble) {
 fn what_was_set_aside_leaves_without_the_ledger_but_for_a_tier_that_has_nothing() {
     assert_eq!(left(&[]), ((0, 0), Trouble::Closed));
     assert_eq!(left(&[calls(3)]).0, (0, 3));
+}
+
+/// A caller that bounds its wait does not wait for ever for a ledger that is lost.
+#[test]
+fn a_tier_without_a_share_is_told_to_wait_for_as_long_again_as_there_was_no_ledger() {
+    let now = Instant::ZERO + 1_000 * S;
+    for alone in [&[][..], &[calls(3)]] {
+        let mut pacer = divided(now);
+        let mut member = member(&pacer, alone, now.saturating_sub(MINUTE));
+        drop(pacer.hear(now, &mut member, MemberInput::Time));
+        let scope = pacer.scope("large");
+        pacer.enqueue(now, Request::new(&scope, Cost::request())).expect("it may fit");
+        pacer.handle_timeout(now + 8 * S);
+        let waits_for = pacer.scope_snapshot(now + 8 * S, &scope).expect("it is known").waits_for;
+        let is_told = |(cause, until)| matches!(cause, WaitCause::Share { .. }) && until == Some(now + 16 * S);
+        assert!(waits_for.clone().is_some_and(is_told), "{alone:?}: {waits_for:?}");
+    }
 }
 
 #[test]
