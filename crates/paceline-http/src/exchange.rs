@@ -22,7 +22,7 @@ pub struct Call {
     /// The path with its query below the sender's address, or a whole address. Where the sender has an address, a call to another
     /// scheme, host or port carries no secret of the sender.
     pub url: String,
-    /// They replace those of the sender, except secrets.
+    /// They replace those of the sender, except secrets. What is marked as sensitive is hidden in the answer, too.
     pub headers: HeaderMap,
     /// Sent as JSON unless a header names another type. Empty for no body.
     pub body: Bytes,

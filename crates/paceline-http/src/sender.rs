@@ -1,12 +1,13 @@
 //! One call under a permit: sends it, receives the whole answer, and reports its outcome to the pacer.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 #[cfg(feature = "config")]
 use paceline::Limiter;
@@ -69,7 +70,7 @@ impl Sender {
         for (name, value) in &mut config.headers {
             value.set_sensitive(value.is_sensitive() || is_secret_name(name.as_str()));
         }
-        let secrets = Secrets::of(config.headers.values().filter(|value| value.is_sensitive()));
+        let secrets = Secrets::of_fields(sensitive(&config.headers));
         config.headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
         let client = built(client, &config)?;
         if !config.base_url.is_empty() {
@@ -296,8 +297,10 @@ impl Sender {
         };
         // A key may have come in parts, each in an event of its own.
         Ok(match collect(&as_read(&answer, "")) {
-            Some(object) => answer.map(|_| self.secrets.removed_from(object.to_string().into())),
-            None if comes_in_parts(&as_read(&answer, "")) => answer.map(|body| self.secrets.removed_from_parts(body)),
+            Some(object) => answer.map(|_| self.secrets_of(call).removed_from(object.to_string().into())),
+            None if comes_in_parts(&as_read(&answer, "")) => {
+                answer.map(|body| self.secrets_of(call).removed_from_parts(body))
+            }
             None => answer,
         })
     }
@@ -358,7 +361,8 @@ impl Sender {
         if self.proxied && response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
             return Err(NoAnswer::proxy());
         }
-        self.secrets.remove_from_headers(response.headers_mut());
+        let secrets = self.secrets_of(call);
+        secrets.remove_from_headers(response.headers_mut());
         cut.came(self.link.passed(response.headers(), gateway.is_some(), || self.own_address(call)));
         if gateway.is_none() && response.status().is_success() {
             observe(self.config.dialect.announced(response.headers(), clock::wall()));
@@ -366,11 +370,20 @@ impl Sender {
         let redirect = not_followed(&response, || self.carries_key(call), self.may_name_hosts(call));
         let coming = receive_until(&self.clock, deadline, response, &self.config, &self.memory, cut);
         let (response, memory) = coming.await?;
-        Ok(Received { response: response.map(|body| self.secrets.removed_from(body)), memory, redirect })
+        Ok(Received { response: response.map(|body| secrets.removed_from(body)), memory, redirect })
     }
 
     fn address_of(&self, call: &Call) -> String {
         if call.url.starts_with('/') { join_url(&self.config.base_url, &call.url) } else { call.url.clone() }
+    }
+
+    /// What nothing that comes back may repeat: the secrets of the sender, and those of the call itself.
+    fn secrets_of(&self, call: &Call) -> Cow<'_, Secrets> {
+        let mut own = sensitive(&call.headers).peekable();
+        match own.peek() {
+            None => Cow::Borrowed(&self.secrets),
+            Some(_) => Cow::Owned(Secrets::of_fields(sensitive(&self.config.headers).chain(own))),
+        }
     }
 
     /// Whether a secret goes with the call.
@@ -428,7 +441,7 @@ impl Sender {
                     reading.limits.clear();
                 }
                 // What it quotes of a stream is put together from several events.
-                reading.remove_secrets(&self.secrets);
+                reading.remove_secrets(&self.secrets_of(call));
                 if reading.class != Class::Success && redirect.is_some() {
                     reading.code.get_or_insert_with(|| "redirect".to_owned());
                     reading.message.clone_from(redirect);
@@ -440,6 +453,11 @@ impl Sender {
             Err(error) => dialect.within_reach(error.reading(dialect.provider(), now)),
         }
     }
+}
+
+/// The fields that are marked as secret.
+fn sensitive(headers: &HeaderMap) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
+    headers.iter().filter(|(_, value)| value.is_sensitive())
 }
 
 /// Without keys and bodies.

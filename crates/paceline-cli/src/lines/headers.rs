@@ -2,6 +2,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use paceline_config::is_of_connection;
+use paceline_providers::secrets::is_secret_header;
 use serde_json::value::RawValue;
 
 use crate::lines::members::{self, Members};
@@ -10,6 +11,8 @@ use crate::upstream::carries_key;
 /// More than any API asks for; servers refuse requests with much more.
 const MOST: usize = 64;
 const LARGEST: usize = 16 << 10;
+
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// Where it is set: of no use to a client of the gateway.
 pub(crate) const SET_FOR_ALL: &str = "; set it in paceline.toml (headers, or key_header for the key), or with --header or --key-header; it goes to \
@@ -47,8 +50,10 @@ pub(crate) fn read(headers: &RawValue) -> Result<HeaderMap, String> {
             return Err(format!("`{key}` cannot be set: the connection sets it"));
         }
         let text = members::text(value).ok_or_else(|| format!("`{key}`: expected a string"))?;
-        let value = HeaderValue::from_str(&text)
+        let mut value = HeaderValue::from_str(&text)
             .map_err(|_| format!("`{key}`: its value has characters that a header cannot carry"))?;
+        // What recognises a request again is told, not hidden.
+        value.set_sensitive(is_secret_header(key, &text) && name != IDEMPOTENCY_KEY);
         size += name.as_str().len() + value.len();
         if map.insert(name, value).is_some() {
             return Err(format!("`{key}` is there twice"));

@@ -320,3 +320,29 @@ fn nor_does_a_store_keep_it() {
     }
     assert!(store.job.lines("out.jsonl").iter().all(|line| line.to_string().contains("[key]")));
 }
+
+/// Nothing but the name of a field says that it is one.
+#[test]
+fn a_cookie_of_a_line_that_its_server_repeats_is_in_no_file_and_no_log() {
+    let server = Server::new(|arrival| {
+        let said = arrival.headers["cookie"].to_str().expect("text").to_owned();
+        let session = said.split(';').next().and_then(|pair| pair.split_once('=')).expect("a pair").1;
+        let status = if arrival.path == "/0" { 200 } else { 400 };
+        let error = json!({"error": {"message": format!("no session {session} at {said}"), "code": session}});
+        Reply::new(status, &error).with_header("x-request-id", session).with_header("link", said)
+    });
+    let line = |n: usize| {
+        let cookie = format!("session=open-sesame-{n}; lang=english-{n}-sesame");
+        let headers = json!({"cookie": cookie, "x-plain": "open"});
+        json!({"custom_id": n, "method": "GET", "url": format!("/{n}"), "headers": headers}).to_string() + "\n"
+    };
+    let job = Job::with_input(&[line(0), line(1)].concat());
+    let (code, log) = finish(job.run(&server).arg("-vv"));
+    assert_eq!(code, 1, "{log}");
+    assert!(log.contains("no session [key] at ") && !log.contains("sesame"), "{log}");
+    for file in ["out.jsonl", "out.errors.jsonl", "out.report.jsonl", "summary.json"] {
+        let text = job.text(file);
+        assert!(!text.contains("sesame"), "{file}: {text}");
+    }
+    assert_eq!(job.lines("out.errors.jsonl")[0]["response"]["body"]["error"]["code"], "[key]");
+}
