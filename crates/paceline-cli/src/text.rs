@@ -152,6 +152,12 @@ pub(crate) fn cut_off(calls: u64, unsure: u64, by_gateway: Option<u32>) -> Strin
 /// What went wrong with the calls of a job, empty if nothing did. `for_long`: answers that a quota is used up, or that
 /// asked for so long a wait, of the one run that is known by the words behind it.
 pub(crate) fn call_details(totals: &CallTotals, for_long: u64, of_run: &str) -> String {
+/// A setting that is another than before.
+pub(crate) fn changed(key: &str, was: Option<&str>, is: Option<&str>) -> String {
+    let [was, is] = [was, is].map(|value| value.unwrap_or("not set"));
+    format!("{key} was {was}, and is {is}")
+}
+
     let after_errors = match totals.retries {
         0 => String::new(),
         retries => format!(" ({} after an error)", count(retries)),

@@ -43,6 +43,9 @@ pub(crate) struct JobConfig {
     /// By what its compressed input is known, where the job works on a copy of one.
     #[serde(skip_serializing_if = "Option::is_none")]
     packed: Option<String>,
+    /// The flags by which its requests were made of rows.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    made: BTreeMap<String, String>,
     /// What decides an item's scope: the provider, what it limits together, the endpoint of lines without a url, then the
     /// tiers in their order.
     scoping: Vec<String>,
@@ -74,6 +77,7 @@ impl JobConfig {
             upstream: upstream.name.clone(),
             format: format.name().to_owned(),
             packed: input.packed().map(ToOwned::to_owned),
+            made: input.made().cloned().unwrap_or_default(),
             scoping: first.into_iter().chain(tiers).collect(),
             settings: settings.chain(prices).chain(others).collect(),
             budget_tokens: opening.budgets.job_tokens,
@@ -90,8 +94,8 @@ impl JobConfig {
 
     /// What the copy of the input means to the job at `journal`.
     pub(crate) fn earlier_input(journal: &Path) -> Earlier {
-        let packed = Self::of_journal(journal).and_then(|config| config.packed);
-        packed.map_or(Earlier::MustMatch, Earlier::From)
+        let known = Self::of_journal(journal).and_then(|config| Some((config.packed?, config.made)));
+        known.map_or(Earlier::MustMatch, |(packed, made)| Earlier::From { packed, made })
     }
 
     /// As it stands in the journal.
@@ -165,9 +169,9 @@ impl JobConfig {
         };
         let keys: BTreeSet<&String> = self.settings.keys().chain(now.settings.keys()).collect();
         let change = |key: &&String| match (self.settings.get(*key), now.settings.get(*key)) {
-            (Some(was), Some(is)) if was != is => Some(format!("{key} was {was}, and is {is}")),
-            (Some(was), None) if was != "none" => Some(format!("{key} was {was}, and is not set")),
-            (None, Some(is)) if is_given(key) => Some(format!("{key} was not set, and is {is}")),
+            (Some(was), Some(is)) if was != is => Some(text::changed(key, Some(was), Some(is))),
+            (Some(was), None) if was != "none" => Some(text::changed(key, Some(was), None)),
+            (None, Some(is)) if is_given(key) => Some(text::changed(key, None, Some(is))),
             _ => None,
         };
         // Where the pace starts follows from the limit, unless it is given; and so does the burst.

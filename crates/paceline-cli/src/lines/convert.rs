@@ -1,5 +1,6 @@
 //! Inputs that are no requests yet: tables and lists of prompts become request bodies, one JSON object a line.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 
@@ -17,6 +18,9 @@ use crate::run_args::RunArgs;
 
 /// The longest answer where the API insists on a bound, in tokens.
 const LONGEST_ANSWER: u64 = 1_024;
+
+/// So many letters of a flag's value are told.
+const LONGEST_QUOTE: usize = 60;
 
 /// Requests have the bound in themselves.
 const BOUND_WITHOUT_MODEL: &str = "--max-output-tokens is for prompts, which need a --model too; where lines are requests, put max_tokens, \
@@ -170,6 +174,23 @@ impl Converter {
         };
         let ids = self.id_column.as_ref().map(|column| format!(" named by {column:?}")).unwrap_or_default();
         blake3::hash(format!("{:?} {requests}{ids}", self.rows).as_bytes()).to_hex().to_string()
+    }
+
+    /// The flags that decide what a request is, for people.
+    pub(crate) fn made_by(&self) -> BTreeMap<String, String> {
+        let rows = match self.rows {
+            Rows::Csv => "csv",
+            Rows::Text => "text",
+            Rows::Json => "JSON objects",
+        };
+        let of_prompts = match &self.requests {
+            Requests::Prompts(prompts) => prompts.made_by(),
+            Requests::Bodies => vec![("--endpoint", Some("set: rows are bodies".to_owned()))],
+            Requests::Lines { .. } | Requests::Pages => Vec::new(),
+        };
+        let of_rows = [("--format", Some(rows.to_owned())), ("--id-column", self.id_column.as_deref().map(quoted))];
+        let given = of_rows.into_iter().chain(of_prompts).filter_map(|(flag, value)| Some((flag.to_owned(), value?)));
+        given.collect()
     }
 
     /// Writes the requests of all rows.
@@ -373,7 +394,29 @@ fn kind(input: &Path) -> Option<String> {
     Some(stem.unwrap_or(input).extension()?.to_str()?.to_ascii_lowercase())
 }
 
+/// A value of a flag, of a long text its beginning and what tells it from others.
+fn quoted(text: &str) -> String {
+    match text.char_indices().nth(LONGEST_QUOTE) {
+        None => format!("{text:?}"),
+        Some((end, _)) => format!("{:?}... (hash {})", &text[..end], &blake3::hash(text.as_bytes()).to_hex()[..8]),
+    }
+}
+
 impl Prompts {
+    /// As of [`Converter::made_by`].
+    fn made_by(&self) -> Vec<(&'static str, Option<String>)> {
+        let Self { model, shape, answer_bound: (key, bound), template, additions } = self;
+        let members: Map<String, Value> = additions.members().collect();
+        vec![
+            ("--model", Some(quoted(model))),
+            ("--prompt-template", template.as_ref().map(|template| quoted(template.text()))),
+            ("--max-output-tokens", bound.map(|bound| bound.to_string())),
+            ("--body", (!members.is_empty()).then(|| quoted(&Value::from(members).to_string()))),
+            ("--system-prompt", additions.system.as_deref().map(quoted)),
+            ("the form of a request (by --upstream and --endpoint)", Some(format!("{shape:?} with {key}"))),
+        ]
+    }
+
     fn request(&self, row: &Map<String, Value>) -> Result<Map<String, Value>, String> {
         let prompt = self.prompt(row)?;
         if prompt.trim().is_empty() {

@@ -8,6 +8,11 @@ use paceline_store::is_disk_full;
 use crate::exit::Failure;
 use crate::lines::table::SAVE_AS;
 use crate::lines::wrong::OTHER_INPUT;
+use crate::text::printable;
+
+/// What of it changed is not known.
+const OF_REQUESTS: &str =
+    "--prompt-template, --model, --max-output-tokens or --format changed (or --body, --system-prompt or --id-column)";
 
 /// Why an input cannot be taken.
 #[derive(Debug, thiserror::Error)]
@@ -77,14 +82,16 @@ pub(crate) enum InputError {
     },
     /// The file that the job began with, under other flags.
     #[error(
-        "{} is the input of this job, but --prompt-template, --model, --max-output-tokens or --format changed (or --body, \
-         --system-prompt or --id-column), and with it the requests: use the former flags, or another output (--done with the results \
-         of this one takes its answers over, and no budget counts what they cost)",
-        name(source_path)
+        "{} is the input of this job, but {}, and with it the requests: use the former flags, or another output (--done with the \
+         results of this one takes its answers over, and no budget counts what they cost)",
+        name(source_path),
+        printable(changed.as_deref().unwrap_or(OF_REQUESTS))
     )]
     MadeOtherwise {
         /// The input.
         source_path: PathBuf,
+        /// The flags, with their values then and now; none where the journal does not have them.
+        changed: Option<String>,
     },
     /// Not what the job began with.
     #[error(

@@ -3,6 +3,7 @@
 //! It is read twice: once from front to back when a job is loaded, where every line is checked before anything is sent,
 //! and then line by line at the moment of sending. Neither needs more memory than one line.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -186,6 +187,11 @@ impl Input {
     /// By what a compressed input is known.
     pub(crate) fn packed(&self) -> Option<&str> {
         self.spool.as_ref()?.packed()
+    }
+
+    /// The flags by which requests were made of its rows, where it has some.
+    pub(crate) fn made(&self) -> Option<&BTreeMap<String, String>> {
+        self.spool.as_ref().map(Spool::made)
     }
 
     /// What it is called in messages.

@@ -1,5 +1,6 @@
 //! A copy of an input that cannot be read twice, or not at any place, or holds no requests yet: pipes, compressed files, tables.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, FileTimes};
 use std::io::{self, BufRead as _, BufReader, BufWriter, ErrorKind, IsTerminal as _, Read, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use paceline_store::private_file;
 use crate::lines::convert::Converter;
 use crate::lines::error::InputError;
 use crate::lines::table;
+use crate::text;
 
 /// Between what a file is known by and what its requests are made by.
 const MADE: &str = ", made by ";
@@ -19,8 +21,8 @@ const MADE: &str = ", made by ";
 pub(crate) enum Earlier {
     /// A job works on it: what comes now must be the same, or nothing.
     MustMatch,
-    /// The same, and it was made from the compressed file that is known by this.
-    From(String),
+    /// The same, and it was made from the compressed file that is known by this, with these flags.
+    From { packed: String, made: BTreeMap<String, String> },
     /// The same, nothing, or another one: lines of failed items may be repaired.
     MayBeRepaired,
     /// It may be replaced.
@@ -35,6 +37,8 @@ pub(crate) struct Spool {
     fresh: Option<PathBuf>,
     /// By what the compressed file is known from which it was made.
     packed: Option<String>,
+    /// The flags by which its requests are made of rows.
+    made: BTreeMap<String, String>,
 }
 
 impl Spool {
@@ -51,14 +55,16 @@ impl Spool {
         converter: Option<&Converter>,
     ) -> Result<Option<Self>, InputError> {
         // Dropped, it removes what is at its fresh place: also what a killed run left there.
-        let mut spool = Self { lasting: lasting.to_owned(), fresh: Some(fresh_beside(lasting)), packed: None };
-        let settled = |packed| Ok(Some(Self { lasting: lasting.to_owned(), fresh: None, packed }));
+        let now = converter.map(Converter::made_by).unwrap_or_default();
+        let fresh = Some(fresh_beside(lasting));
+        let mut spool = Self { lasting: lasting.to_owned(), fresh, packed: None, made: now.clone() };
+        let settled = |packed| Ok(Some(Self { lasting: lasting.to_owned(), fresh: None, packed, made: now.clone() }));
         if matches!(earlier, Earlier::MustMatch | Earlier::MayBeRepaired) && is_typed(source) && lasting.exists() {
             return settled(None);
         }
         let Some(mut from) = Source::open(source, converter)? else { return Ok(None) };
         spool.packed.clone_from(&from.packed);
-        if matches!(earlier, Earlier::From(known) if from.packed.as_ref() == Some(known)) && lasting.exists() {
+        if matches!(earlier, Earlier::From { packed, .. } if from.packed.as_ref() == Some(packed)) && lasting.exists() {
             return settled(from.packed);
         }
         let copied = from.copy_to(spool.path(), converter)?;
@@ -70,8 +76,13 @@ impl Spool {
                 return settled(from.packed);
             }
             if goes_on && *earlier != Earlier::MayBeRepaired {
-                if matches!(earlier, Earlier::From(known) if from.is_made_otherwise(known)) {
-                    return Err(InputError::MadeOtherwise { source_path: source.to_owned() });
+                if let Earlier::From { packed, made } = earlier
+                    && from.is_made_otherwise(packed)
+                {
+                    return Err(InputError::MadeOtherwise {
+                        source_path: source.to_owned(),
+                        changed: changed(made, &now),
+                    });
                 }
                 return Err(InputError::Differs { source_path: source.to_owned(), spool: lasting.to_owned() });
             }
@@ -101,6 +112,11 @@ impl Spool {
         self.packed.as_deref()
     }
 
+    /// The flags by which its requests are made of rows.
+    pub(crate) const fn made(&self) -> &BTreeMap<String, String> {
+        &self.made
+    }
+
     /// Where it will be.
     pub(crate) fn lasting(&self) -> &Path {
         &self.lasting
@@ -114,6 +130,16 @@ impl Drop for Spool {
             let _ = std::fs::remove_file(fresh);
         }
     }
+}
+
+/// Which flags differ, with both values; none where nothing is known of the earlier ones.
+fn changed(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> Option<String> {
+    let keys: BTreeSet<&String> = before.keys().chain(now.keys()).filter(|_| !before.is_empty()).collect();
+    let value = |flags: &'_ BTreeMap<String, String>, key: &String| flags.get(key).cloned();
+    let both = keys.into_iter().map(|key| (key, value(before, key), value(now, key)));
+    let words =
+        both.filter(|(_, was, is)| was != is).map(|(key, was, is)| text::changed(key, was.as_deref(), is.as_deref()));
+    Some(words.collect::<Vec<_>>().join("; ")).filter(|words| !words.is_empty())
 }
 
 /// Whether the input is a terminal: a user who resumes a job means the copy.
@@ -301,7 +327,8 @@ mod tests {
         let mut spool = fill(&Earlier::MustMatch).expect("good data");
         spool.settle().expect("writable");
         assert_eq!(std::fs::read(&lasting).expect("settled"), b"one");
-        let known = Earlier::From(spool.packed().expect("it is compressed").to_owned());
+        let packed = spool.packed().expect("it is compressed").to_owned();
+        let known = Earlier::From { packed, made: BTreeMap::new() };
 
         // What a job works on is not made again from the same file: this would be noticed otherwise.
         std::fs::write(&lasting, "the copy").expect("writable");

@@ -46,12 +46,11 @@ fn a_table_is_prompts_by_a_template_and_keeps_its_ids() {
     assert_eq!(ids, ["\"7\"", "\"8\""]);
     let (code, log) = run(&job, &server, "in.csv", &flags);
     assert_eq!((code, server.count()), (0, 2), "the same table goes on: {log}");
-    let other = [&CHAT[..], &["--prompt-template", "Snow in {{ city }}?"]].concat();
+    let other = [&CHAT[..], &["--prompt-template", "Snow in {{ city }}?", "--max-output-tokens", "9"]].concat();
     let (code, log) = run(&job, &server, "in.csv", &other);
-    assert!(
-        code == 2 && log.contains("--prompt-template, --model, --max-output-tokens or --format changed"),
-        "another template is another job: {log}"
-    );
+    let changed = "is the input of this job, but --max-output-tokens was not set, and is 9; --prompt-template was \"Weather in \
+                   {{ city | trim }}? {{ note | default('') }}\", and is \"Snow in {{ city }}?\", and with it the requests: use";
+    assert!(code == 2 && log.contains(changed), "another template is another job: {log}");
 }
 
 #[test]
