@@ -109,8 +109,8 @@ pub(crate) fn fell_back(items: u64) -> String {
     if items > 0 { format!("{} by the fallback, ", count(items)) } else { String::new() }
 }
 
-/// The calls of a job that a run works on, or none. Calls that were noted as they left when a run was killed may not have left,
-/// and others may have left without their notes.
+/// The calls of a job that a run works on, or none. Calls that were noted as they left when a run was killed, or ended on a full
+/// disk, may not have left, and others may have left without their notes.
 pub(crate) fn calls(counts: &JobCounts, running: bool) -> String {
     let lost = counts.calls_lost || (!running && counts.in_flight > counts.under_way);
     let (sure, unsure) = (counts.totals.calls.saturating_sub(counts.calls_unsure), counts.calls_unsure);
@@ -118,10 +118,13 @@ pub(crate) fn calls(counts: &JobCounts, running: bool) -> String {
     match (sure, unsure) {
         (sure, 0) if lost => format!("at least {}", counted(sure, "call")),
         (sure, 0) => counted(sure, "call"),
-        (0, unsure) => format!("{up_to} {} that a kill cut off", counted(unsure, "call")),
+        (0, unsure) => format!("{up_to} {} that a kill or a full disk cut off", counted(unsure, "call")),
         (sure, unsure) => {
             let more = count(unsure);
-            format!("at least {} ({up_to} {more} more may have been sent before a kill)", counted(sure, "call"))
+            format!(
+                "at least {} ({up_to} {more} more may have been sent before a kill or a full disk)",
+                counted(sure, "call")
+            )
         }
     }
 }
@@ -149,15 +152,15 @@ pub(crate) fn cut_off(calls: u64, unsure: u64, by_gateway: Option<u32>) -> Strin
     format!("{words}; {unsent}, which this run cannot tell")
 }
 
-/// What went wrong with the calls of a job, empty if nothing did. `for_long`: answers that a quota is used up, or that
-/// asked for so long a wait, of the one run that is known by the words behind it.
-pub(crate) fn call_details(totals: &CallTotals, for_long: u64, of_run: &str) -> String {
 /// A setting that is another than before.
 pub(crate) fn changed(key: &str, was: Option<&str>, is: Option<&str>) -> String {
     let [was, is] = [was, is].map(|value| value.unwrap_or("not set"));
     format!("{key} was {was}, and is {is}")
 }
 
+/// What went wrong with the calls of a job, empty if nothing did. `for_long`: answers that a quota is used up, or that
+/// asked for so long a wait, of the one run that is known by the words behind it.
+pub(crate) fn call_details(totals: &CallTotals, for_long: u64, of_run: &str) -> String {
     let after_errors = match totals.retries {
         0 => String::new(),
         retries => format!(" ({} after an error)", count(retries)),

@@ -215,9 +215,12 @@ pub struct DiskFull {
 impl DiskFull {
     /// What those wait for that cannot write.
     pub fn room(&self) -> String {
-        // Read from other folders too.
-        let folder = std::path::absolute(Path::new(".").join(&self.folder));
-        format!("room on the disk of {}", folder.as_ref().unwrap_or(&self.folder).display())
+        format!("room on the disk of {}", self.whole_folder().display())
+    }
+
+    /// As it is called from everywhere: logs are read in other folders too, and "." is no place there.
+    fn whole_folder(&self) -> PathBuf {
+        std::path::absolute(Path::new(".").join(&self.folder)).unwrap_or_else(|_| self.folder.clone())
     }
 }
 
@@ -225,9 +228,8 @@ impl fmt::Display for DiskFull {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kib = |bytes: u64| bytes.div_ceil(1 << 10);
         let (left, needed) = (kib(self.left), kib(self.needed));
-        // In a log "." is no place.
-        let here = std::env::current_dir().ok().filter(|_| ["", "."].iter().any(|here| self.folder == Path::new(here)));
-        let folder = here.as_ref().unwrap_or(&self.folder).display();
+        let folder = self.whole_folder();
+        let folder = folder.display();
         write!(
             f,
             "the disk of {folder} is full: {left} KiB are left, {needed} KiB are needed, of which 1 MiB stays free"

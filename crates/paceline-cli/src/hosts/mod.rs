@@ -181,7 +181,7 @@ fn journal_of(
     let (journal, same_account) = match opened {
         Opened::New(loader) => (loader.finish().map_err(load::refused)?, true),
         Opened::Resumed { journal, recovery } => {
-            load::say(&recovery, upstream);
+            load::say(&recovery, Some(&journal), upstream);
             let same_account = job_config::adopt(&journal, &input, format, upstream, &opening)?;
             (journal, same_account)
         }

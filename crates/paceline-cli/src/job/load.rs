@@ -13,6 +13,7 @@ use paceline_store::{
     Duplicates, InputCursor, Journal, JournalError, LoadedLine, Loader, Opened, Options, Paths, Recovery, RefusedLine,
     RunLock,
 };
+use serde_json::Value;
 
 use crate::exit::Failure;
 use crate::job::background_load::BackgroundLoad;
@@ -24,6 +25,7 @@ use crate::lines::input::{Input, LONGEST_LINE, Span};
 use crate::lines::line::{self, Line, LineError};
 use crate::lines::not_sent::NotSent;
 use crate::lines::wrong::{self, OTHER_INPUT, Wrong};
+use crate::stops::stop::DISK_FULL;
 use crate::{text, upstream};
 
 /// A job, ready to run.
@@ -96,7 +98,7 @@ pub(crate) fn open(
             ready(journal, true, input, format, upstream, opening)
         }
         Opened::Changed { loader, recovery, rewritten } => {
-            say(&recovery, upstream);
+            say(&recovery, None, upstream);
             let opening = &Opening { bad_lines: opening.bad_lines.of_whole_input(), ..opening.clone() };
             let journal = load(loader, input, format, upstream, opening)?;
             tracing::info!("{}", taken_up(input, rewritten, opening.accept_changed || opening.retry_failed));
@@ -104,7 +106,7 @@ pub(crate) fn open(
             ready(journal, same_account, input, format, upstream, opening)
         }
         Opened::Resumed { journal, recovery } => {
-            say(&recovery, upstream);
+            say(&recovery, Some(&journal), upstream);
             let same_account = job_config::adopt(&journal, input, format, upstream, opening)?;
             ready(journal, same_account, input, format, upstream, opening)
         }
@@ -203,9 +205,12 @@ fn job_of_that_journal(error: &JournalError) -> Option<String> {
     })
 }
 
-pub(crate) fn say(recovery: &Recovery, upstream: &Upstream) {
-    if recovery.recorded + recovery.cut + recovery.interrupted > 0 {
-        let mut line = "continuing after an interruption".to_owned();
+/// Tells what the end of the last run left; `journal`: which says how that ended, as far as it could be written.
+pub(crate) fn say(recovery: &Recovery, journal: Option<&Journal>, upstream: &Upstream) {
+    let was_full = journal.is_some_and(ended_on_a_full_disk);
+    if was_full || recovery.recorded + recovery.cut + recovery.interrupted > 0 {
+        let what = if was_full { "a full disk, which ended the run before" } else { "an interruption" };
+        let mut line = format!("continuing after {what}");
         for (count, noun, what) in [
             (recovery.recorded, "item", "found complete in the results"),
             (recovery.cut, "byte", "of the results removed that are no whole line of this job"),
@@ -232,6 +237,12 @@ pub(crate) fn say(recovery: &Recovery, upstream: &Upstream) {
         }
         tracing::info!("{line}");
     }
+}
+
+fn ended_on_a_full_disk(journal: &Journal) -> bool {
+    let snapshot = journal.snapshot().ok().flatten();
+    let job = snapshot.and_then(|snapshot| serde_json::from_str::<Value>(&snapshot.job).ok());
+    job.is_some_and(|job| job["stopped"] == DISK_FULL)
 }
 
 /// Checks an input as a run does that begins with it, by a journal at `paths` of which nothing stays. Repeated ids are refused

@@ -1,6 +1,6 @@
 //! The summary of a run that could not begin, or broke.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use paceline::{Clock, clock};
@@ -60,12 +60,17 @@ impl Outline {
         move || self.print(&StopReason::Interrupted, clock.now() - began, quiet)
     }
 
-    /// Tells that the disk is full, and prints it.
+    /// Tells that the disk is full, and which, and prints it.
     ///
     /// # Errors
     /// It cannot be written.
     pub(crate) fn print_full(&self, message: String, elapsed: Duration, quiet: bool) -> Result<Status, Failure> {
-        let stop = StopReason::DiskFull { message };
+        let folder =
+            self.paths.output.parent().and_then(|folder| std::path::absolute(Path::new(".").join(folder)).ok());
+        // What a database says names no file.
+        let unnamed = folder.map(|folder| folder.display().to_string()).filter(|folder| !message.contains(folder));
+        let stop =
+            StopReason::DiskFull { message: message + &unnamed.map(|at| format!(" (in {at})")).unwrap_or_default() };
         stop.announce(Some(0));
         self.print(&stop, elapsed, quiet)
     }

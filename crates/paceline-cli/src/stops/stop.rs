@@ -19,6 +19,9 @@ use crate::upstream::Destination;
 /// Of many hosts and other scopes no more are named.
 const NAMED: usize = 3;
 
+/// What a stop for a full disk is called in files.
+pub(crate) const DISK_FULL: &str = "disk_full";
+
 /// What to do once the cause is mended.
 pub(crate) const AGAIN: &str = "then run the same command again";
 
@@ -228,7 +231,7 @@ impl StopReason {
             Self::Account { .. } => "account",
             Self::SameFailure { .. } => "same_failure",
             Self::Unreachable { .. } | Self::HostsUnreachable { .. } => "unreachable",
-            Self::DiskFull { .. } => "disk_full",
+            Self::DiskFull { .. } => DISK_FULL,
             Self::Error { .. } => "error",
             Self::Tls { .. } => "tls",
             Self::Proxy { .. } => "proxy",
@@ -376,7 +379,7 @@ impl fmt::Display for StopReason {
                 write!(f, "{what} {named}: {message}; check these addresses in the input and the network")
             }
             Self::Error { message } => f.write_str(message),
-            Self::DiskFull { message } => write!(f, "{message}; free some space, {AGAIN}"),
+            Self::DiskFull { message } => write!(f, "{message}; results and journal are kept as they are: free some space, {AGAIN}"),
             Self::Tls { address, message } | Self::Proxy { address, message } => write!(f, "cannot call {address}: {message}"),
             Self::Input { message } => write!(f, "{message}; restore the input"),
         }
