@@ -28,7 +28,7 @@ use self::longer::Longer;
 use self::purse::Amount;
 pub(crate) use self::purse::{BudgetKind, Exceeded, Limits};
 pub(crate) use self::recent::Left;
-use self::recent::{Call, Recent};
+use self::recent::{ByModel, Call, Recent};
 pub(crate) use self::reserved::Reserved;
 pub(crate) use self::words::{Enough, Used, one_price, unpriced};
 
@@ -128,6 +128,7 @@ struct Ledger {
     left_out: LeftOut,
     /// What the last of these used.
     recent: Recent,
+    by_model: ByModel,
     /// Calls that used more than they had reserved, of those that ended after the last that found room.
     longer: Longer,
     /// Of each model what the runs before have shown.
@@ -236,11 +237,6 @@ impl Ledger {
         let usage = Usage { input_tokens: 0, ..self.job.usage };
         Sum { usage, cost: Money::from_units(self.job_out) }
     }
-
-    /// What a call has used so far on average: the guess for one whose answer has no bound of its own.
-    fn mean(&self) -> Usage {
-        mean(&self.job.usage, self.calls)
-    }
 }
 
 impl Budget {
@@ -248,7 +244,9 @@ impl Budget {
     pub(crate) fn new(limits: Limits, prices: Prices, before: &[ModelUsage], is_limited: bool) -> Self {
         let mut ledger = Ledger::default();
         for used in before {
-            ledger.job.combine(&Sum::of_usage(used, &prices), u64::saturating_add);
+            let sum = Sum::of_usage(used, &prices);
+            ledger.job.combine(&sum, u64::saturating_add);
+            ledger.by_model.add(&used.model, used.calls, &sum);
             ledger.calls += used.calls;
             ledger.cached += used.cached_tokens + used.calls_of_older;
             ledger.add_answers(used, &prices);

@@ -1,9 +1,13 @@
 //! What calls used, all of the job or the last ones, and what those to come would use by that: of a job whose first calls wrote a
 //! cache, or had the longest prompts, the mean of all says too much.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
-use super::{BudgetKind, Ledger, Sum};
+use paceline_providers::Usage;
+
+use super::words::ALIKE;
+use super::{Budget, BudgetKind, Ledger, Sum, mean};
 
 /// So many calls are kept; the later half of them is what the last calls used.
 const KEPT: usize = 100;
@@ -12,13 +16,15 @@ const KEPT: usize = 100;
 const LEAST: usize = 8;
 
 /// Items that are left, and what has ended of the job.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Left {
     pub(crate) items: u64,
     /// The bytes of their lines in the input; 0 where that is not known.
     pub(crate) bytes: u64,
     /// Those of the lines that were sent and have ended.
     pub(crate) ended_bytes: u64,
+    /// How many of the items ask for which model; empty where that is not known.
+    pub(crate) by_model: BTreeMap<Arc<str>, u64>,
 }
 
 /// What a call used, or several together.
@@ -86,6 +92,47 @@ fn rest_of<'a>(calls: impl Iterator<Item = &'a Call> + Clone, purse: BudgetKind,
     prompts.saturating_add(u64::try_from(answers).unwrap_or(u64::MAX)).saturating_add(left.items)
 }
 
+/// What calls of each model used over all runs, and how many they were.
+#[derive(Debug, Default)]
+pub(super) struct ByModel(BTreeMap<Arc<str>, (u64, Sum)>);
+
+impl ByModel {
+    pub(super) fn add(&mut self, model: &Arc<str>, calls: u64, used: &Sum) {
+        let (all, sum) = self.0.entry(Arc::clone(model)).or_default();
+        *all += calls;
+        sum.combine(used, u64::saturating_add);
+    }
+
+    /// What those that are left would use if each did as its model's calls on average, where that is another mixture of models
+    /// than was called, and all of them were.
+    fn of_rest(&self, purse: BudgetKind, left: &Left) -> Option<u64> {
+        let items: u64 = left.by_model.values().sum();
+        if self.0.len() < 2 || items == 0 {
+            return None;
+        }
+        let of_model = |(model, items): (&Arc<str>, &u64)| {
+            let (calls, used) = self.0.get(model).filter(|(calls, _)| *calls > 0)?;
+            Some(share(used.of(purse), *items, *calls))
+        };
+        let all = left.by_model.iter().map(of_model).sum::<Option<u128>>()?;
+        let (calls, used) = self.0.values().fold((0, 0), |sum, (calls, used)| (sum.0 + calls, sum.1 + used.of(purse)));
+        let (as_so_far, alike) = (share(used, items, calls), u128::from(ALIKE));
+        if all.abs_diff(as_so_far) * alike <= all.max(as_so_far) {
+            return None;
+        }
+        // Some of them may be counted otherwise.
+        let all = all * u128::from(left.items) / u128::from(items);
+        Some(u64::try_from(all).unwrap_or(u64::MAX).saturating_add(left.items))
+    }
+}
+
+impl Budget {
+    /// Whether the models that items ask for matter to what they are likely to use.
+    pub(crate) fn tells_models_apart(&self) -> bool {
+        self.ledger().by_model.0.len() > 1
+    }
+}
+
 /// What calls of this run used, of the last of them.
 #[derive(Debug, Default)]
 pub(super) struct Recent(VecDeque<Call>);
@@ -111,9 +158,17 @@ impl Recent {
 }
 
 impl Ledger {
+    /// What a call has used so far on average: the guess for one whose answer has no bound of its own.
+    pub(super) fn mean(&self) -> Usage {
+        mean(&self.job.usage, self.calls)
+    }
+
     /// What those that are left would use if they did as all calls of the job, and as the last ones of this run; none before the
     /// first call.
     pub(super) fn of_rest(&self, purse: BudgetKind, left: &Left) -> Option<[u64; 2]> {
+        if let Some(rest) = self.by_model.of_rest(purse, left) {
+            return Some([rest; 2]);
+        }
         let all = (self.calls > 0).then(|| Call { all: self.job, answer: self.answers(), bytes: left.ended_bytes })?;
         let (kept, calls) = (&self.recent.0, self.recent.0.len() as u64);
         let all =
@@ -124,9 +179,35 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
-    use paceline_providers::Usage;
+    use paceline_config::Prices;
+    use paceline_store::ModelUsage;
 
     use super::*;
+    use crate::budget::Limits;
+
+    #[test]
+    fn what_is_left_costs_as_its_models_do() {
+        let used = |model: &str, calls, tokens_in| ModelUsage {
+            model: model.into(),
+            calls,
+            tokens_in,
+            ..ModelUsage::default()
+        };
+        let before = [used("small", 90, 900), used("large", 10, 10_000)];
+        let budget = Budget::new(Limits::default(), Prices::default(), &before, false);
+        let rest = |by_model: &[(&str, u64)]| {
+            let by_model: BTreeMap<_, _> = by_model.iter().map(|(model, items)| (Arc::from(*model), *items)).collect();
+            let left = Left { items: 100, by_model, ..Left::default() };
+            budget.ledger().of_rest(BudgetKind::JobTokens, &left).expect("calls were made")
+        };
+        assert_eq!(rest(&[("large", 100)]), [100 * 1_000 + 100; 2]);
+        assert_eq!(rest(&[("large", 10), ("small", 90)]), [10 * 1_000 + 90 * 10 + 100; 2]);
+        for unknown in [&[][..], &[("new", 1), ("large", 99)]] {
+            assert_eq!(rest(unknown), [109 * 100 + 100; 2], "the mean of all calls");
+        }
+        let budget = Budget::new(Limits::default(), Prices::default(), &before[..1], false);
+        assert!(!budget.tells_models_apart());
+    }
 
     #[test]
     fn what_is_left_costs_as_the_length_of_its_lines_says() {

@@ -192,6 +192,7 @@ impl Reserved<'_> {
         }
         ledger.run.combine(&sum, u64::saturating_add);
         ledger.job.combine(&sum, u64::saturating_add);
+        ledger.by_model.add(&self.expected.model, counted.calls, &sum);
         ledger.calls += counted.calls;
         ledger.cached += counted.cached_tokens;
         ledger.add_answers(counted, &self.budget.prices);

@@ -138,7 +138,7 @@ pub(crate) struct Enough {
 }
 
 /// Means that differ by less than this part are one figure: a fifth.
-const ALIKE: u64 = 5;
+pub(super) const ALIKE: u64 = 5;
 
 impl Budget {
     /// What those that are left cost if they cost as the calls of the job so far; none before the first, or where no price is
@@ -208,7 +208,7 @@ impl Budget {
         let others = Left {
             items: left.items.saturating_sub(left_out.items),
             bytes: left.bytes.saturating_sub(left_out.bytes),
-            ..*left
+            ..left.clone()
         };
         let [all, last] = ledger.of_rest(purse, &others).unwrap_or([next.saturating_mul(others.items); 2]);
         let (least, most) = (all.min(last), all.max(last));

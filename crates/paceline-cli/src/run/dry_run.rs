@@ -324,8 +324,7 @@ impl Plan {
             let bound = bound.map(|bound| if bound > 0 { bound.max(self.beyond.mean(&scope)) } else { 0 });
             let tokens_out = bound.unwrap_or_default();
             let (tokens_in, most_in, is_mixed) = learned::prompt_tokens(&ratio, &charge, line.body.as_bytes());
-            part.tokens_in += tokens_in;
-            part.tokens_out += tokens_out;
+            (part.tokens_in, part.tokens_out) = (part.tokens_in + tokens_in, part.tokens_out + tokens_out);
             // Of a request that names no model it is not known whether its answer is of tokens at all.
             let model = line.billed_model();
             if bound.is_none() && model.is_some() {
@@ -338,6 +337,7 @@ impl Plan {
             let dearest = upstream.dialect.dearest_input(line.body.as_bytes()).max(100);
             self.writes |= dearest > 100;
             let priced = |model: &str, tokens_in: u64| {
+            *self.left.by_model.entry(model.as_deref().unwrap_or_default().into()).or_default() += 1;
                 upstream.prices.of(model).of_usage(&Usage::reserved(tokens_in, tokens_out, dearest))
             };
             let model = model.as_deref().unwrap_or_default();

@@ -6,7 +6,8 @@ mod kept;
 mod key_as_value;
 mod outline;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +17,7 @@ use paceline::{Clock, Instant, Limiter, clock};
 use paceline_config::Upstream;
 use paceline_core::{Limits, Timestamp};
 use paceline_http::Sender;
-use paceline_store::{ACCOUNT, JournalError, Paths, Reader, RunLock, ScopeRow};
+use paceline_store::{ACCOUNT, Journal, JournalError, Paths, Reader, Rows, RunLock, ScopeRow, State};
 use tokio::sync::watch;
 
 use self::outline::Outline;
@@ -38,7 +39,7 @@ use crate::job::{check_paths, done, holds, load};
 use crate::job_line::JobTeller;
 use crate::limiter_state;
 use crate::lines::format::Format;
-use crate::lines::input::Input;
+use crate::lines::input::{Input, Span};
 use crate::mock;
 use crate::open_job::{OpenJob, Restored};
 use crate::other_hosts::host_view::JobEnd;
@@ -308,6 +309,8 @@ impl Run<'_> {
         let leaves_its_hosts = self.leaves_its_hosts().map_err(failed)?;
         let bounded = ended.stop.as_ref().is_some_and(StopReason::is_bound);
         written = written.and(self.report(context, &Ending { now, bounded, enough }));
+        let exceeded = ended.stop.as_ref().and_then(StopReason::exceeded_budget);
+        let by_model = exceeded.map(|_| left_by_model(journal, context, now)).unwrap_or_default();
         // What a full disk leaves in the log of the journal, the next run finds there.
         let full = journal.disk_full().is_some();
         let closed = journal.close().or_else(|error| if full { Ok(()) } else { Err(failure_of(&error)) });
@@ -317,11 +320,9 @@ impl Run<'_> {
             let failed = |error| Failure::interrupted(format!("cannot write {}: {error}", path.display()));
             written = written.and(extract::write(self.paths, pointer).map_err(failed));
         }
-        let limits = known_limits(self.upstream);
         let view = context.limiter.snapshot();
-        let exceeded = ended.stop.as_ref().and_then(StopReason::exceeded_budget);
         let items = counts.waiting + counts.in_flight;
-        let left = Left { items, bytes: counts.bytes_left, ended_bytes: counts.bytes_ended };
+        let left = Left { items, bytes: counts.bytes_left, ended_bytes: counts.bytes_ended, by_model };
         let enough_budget = exceeded.filter(|_| items > 0).map(|exceeded| context.budget.enough(exceeded, &left));
         let correction = self.correction(ended.stop.as_ref(), counts.failed > 0 && counts.held == 0);
         let again = self.again(correction.as_ref(), leaves_its_hosts);
@@ -336,7 +337,7 @@ impl Run<'_> {
             has_begun_all: ended.has_begun_all,
             stopped_scopes: ended.stopped_scopes,
             elapsed: context.limiter.now() - context.began,
-            limits: &limits,
+            limits: &known_limits(self.upstream),
             upstream: self.upstream,
             budget: context.budget.used(),
             view: &view,
@@ -408,6 +409,23 @@ fn paths(args: &RunArgs) -> Result<Paths, Failure> {
         None if args.no_journal => paths.without_journal(),
         None => paths,
     })
+}
+
+/// The models that the items ask for which are left, where they matter and all of them can be read.
+fn left_by_model(journal: &Journal, context: &Context, now: Timestamp) -> BTreeMap<Arc<str>, u64> {
+    let mut left = BTreeMap::<Arc<str>, u64>::new();
+    if !context.budget.tells_models_apart() {
+        return left;
+    }
+    let read = journal.report(now, Rows::NotSimplySucceeded, |row| -> Result<(), ReportError> {
+        if matches!(row.state, State::Waiting | State::InFlight) {
+            let bytes = context.input.read(Span { offset: row.src_off, len: row.src_len })?;
+            let line = context.format.read(&bytes, row.line).map_err(io::Error::other)?;
+            *left.entry(line.billed_model().unwrap_or_default().into()).or_default() += 1;
+        }
+        Ok(())
+    });
+    read.map(|()| left).unwrap_or_default()
 }
 
 fn limiter(upstream: &Upstream, seed: Option<u64>) -> Result<Limiter, Failure> {
