@@ -86,7 +86,7 @@ pub(crate) struct RunArgs {
     #[arg(help_heading = BUDGET, long, value_name = "PRICE", allow_hyphen_values = true)]
     pub(crate) price: Option<Price>,
     /// Check the input and print what there is to do; sends nothing, leaves no files, needs no key
-    #[arg(help_heading = BOUNDS, long, conflicts_with = "summary")]
+    #[arg(help_heading = BOUNDS, long)]
     pub(crate) dry_run: bool,
     /// Stop when the first N items that end in this run all failed the same way; 0 never stops
     #[arg(help_heading = PACE, long, value_name = "N", default_value_t = 20)]

@@ -80,6 +80,9 @@ pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, limits
     if !plan.unread {
         upstream::warn_of_scopes(upstream, &scopes);
     }
+    if args.summary.is_some() {
+        tracing::info!("a dry run leaves the file of --summary as it is; --json prints what it finds");
+    }
     let printed = output::print(|out| {
         if args.json {
             writeln!(out, "{}", plan.json(args, upstream))
@@ -334,10 +337,10 @@ impl Plan {
             }
             self.untold += u64::from(is_mixed || upstream.dialect.tells_no_tokens(&line.url, line.body.as_bytes()));
             model.iter().for_each(|model| self.asks_for(model));
+            *self.left.by_model.entry(model.as_deref().unwrap_or_default().into()).or_default() += 1;
             let dearest = upstream.dialect.dearest_input(line.body.as_bytes()).max(100);
             self.writes |= dearest > 100;
             let priced = |model: &str, tokens_in: u64| {
-            *self.left.by_model.entry(model.as_deref().unwrap_or_default().into()).or_default() += 1;
                 upstream.prices.of(model).of_usage(&Usage::reserved(tokens_in, tokens_out, dearest))
             };
             let model = model.as_deref().unwrap_or_default();

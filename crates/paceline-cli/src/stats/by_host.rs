@@ -23,7 +23,7 @@ pub(super) fn print(reader: &Reader, snapshot: &Value, running: bool, as_json: b
         if as_json {
             return hosts.iter().try_for_each(|host| writeln!(out, "{}", host.json()));
         }
-        writeln!(out, "{:<32} {:>8} {:>8} {:>8} {:>8}  WHY", "HOST", "DONE", "FAILED", "LEFT", "CALLS")?;
+        writeln!(out, "{:<32} {:>9} {:>8} {:>12} {:>8}  WHY", "HOST", "SUCCEEDED", "FAILED", "NOT FINISHED", "CALLS")?;
         hosts.iter().try_for_each(|host| writeln!(out, "{}", host.line()))
     })
 }
@@ -113,7 +113,7 @@ impl Host {
         let ScopeItems { scope, left, done, failed, calls, .. } = &self.items;
         let [done, failed, left, calls] = [done, failed, left, calls].map(|number| text::count(*number));
         let name = text::padded(&holds::name(host_of(&scope.name)), 32);
-        format!("{name} {done:>8} {failed:>8} {left:>8} {calls:>8}  {}", self.why).trim_end().to_owned()
+        format!("{name} {done:>9} {failed:>8} {left:>12} {calls:>8}  {}", self.why).trim_end().to_owned()
     }
 
     fn json(&self) -> Value {

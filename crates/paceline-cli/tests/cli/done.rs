@@ -136,3 +136,22 @@ fn a_file_that_is_no_batch_output_is_refused_before_anything_begins() {
     assert_eq!(code, 2, "{log}");
     assert!(log.contains("cannot read missing.jsonl"), "{log}");
 }
+
+/// The user knows that the cause of a hold is gone, and no flag lifts it.
+#[test]
+fn a_job_that_takes_answers_over_takes_no_hold_over() {
+    let server = Server::new(|arrival| match (arrival.item.as_str(), arrival.before) {
+        ("item-1", 0) => Reply::error(429, "slow down").with_header("retry-after", 7_200),
+        _ => Reply::ok(),
+    });
+    let job = Job::new(3);
+    let flags = ["--concurrency", "1", "--max-wait", "10s"];
+    for calls in [2, 2] {
+        let (code, log) = finish(job.run(&server).args(flags));
+        assert_eq!((code, server.count()), (3, calls), "{log}");
+    }
+    let mut other = job.paceline();
+    other.args(["run", "in.jsonl", "-o", "more.jsonl", "--done", "out.jsonl", "--base-url", &server.url()]).args(flags);
+    let (code, log) = finish(&mut other);
+    assert_eq!((code, server.count(), job.lines("more.jsonl").len()), (0, 4, 3), "{log}");
+}

@@ -43,7 +43,9 @@ fn says_what_there_is_to_do_and_leaves_nothing() {
     }
     assert_eq!((server.count(), &files(&job)), (0, &before));
 
-    let (_, json, _) = dry_run(&job, &server, &["--json"]);
+    std::fs::write(job.path("summary.json"), "of a run").expect("writable");
+    let (_, json, log) = dry_run(&job, &server, &["--json", "--summary", "summary.json"]);
+    assert!(log.contains("a dry run leaves the file of --summary as it is") && job.text("summary.json") == "of a run");
     let plan: Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!((&plan["pending"], &plan["tokens_out"], &plan["seconds"]), (&100.into(), &10_000.into(), &Value::Null));
     assert!((6_000..7_000).contains(&plan["tokens_in"].as_u64().expect("a number")), "{plan}");

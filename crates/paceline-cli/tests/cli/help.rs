@@ -37,7 +37,6 @@ fn of_every_wrong_turn() {
         &[&run[..], &["--upstream", "mock", "--max-items", "0"]].concat(),
         &[&run[..], &["--upstream", "mock", "--max-duration", "soon"]].concat(),
         &[&run[..], &["--upstream", "mock", "--max-item", "5"]].concat(),
-        &[&run[..], &["--upstream", "mock", "--dry-run", "--summary", "s.json"]].concat(),
         &[&run[..], &["--upstream", "mock", "-x"]].concat(),
         &[&run[..], &["--base-url", "http://127.0.0.1:9", "--header", "bad name: 1"]].concat(),
         &["tasks", "add", "--store", "s.db", "no JSON"],

@@ -56,11 +56,13 @@ fn each_host_has_a_row_and_those_in_trouble_come_first() {
     let text = output(job.paceline().args(["stats", "--by-host"]));
     let rows: Vec<&str> = text.lines().collect();
     assert_eq!(rows.len(), 41, "{text}");
+    let words: Vec<_> = rows[0].split("  ").map(str::trim).filter(|word| !word.is_empty()).collect();
+    assert_eq!(words, ["HOST", "SUCCEEDED", "FAILED NOT FINISHED", "CALLS", "WHY"], "the words of the summary");
     assert!(rows[1].starts_with("/17 ") && rows[1].contains("  stopped: "), "{text}");
     assert!(rows[2].starts_with("/23 ") && rows[2].contains("  held until "), "{text}");
     assert!(rows[3].starts_with("/31 ") && rows[3].contains("  last failure: 400 it is never"), "{text}");
     let figures = |row: &str| row.split_whitespace().skip(1).take(4).map(str::to_owned).collect::<Vec<_>>();
-    assert_eq!(figures(rows[3]), ["0", "2", "0", "2"], "done, failed, left, calls");
+    assert_eq!(figures(rows[3]), ["0", "2", "0", "2"], "succeeded, failed, not finished, calls");
     assert!(rows[4].ends_with("  last failure: status 400 Bad Request"), "{text}");
     assert_eq!(figures(rows[5]), ["2", "0", "0", "2"], "{text}");
     let json = output(job.paceline().args(["stats", "--by-host", "--json"]));
