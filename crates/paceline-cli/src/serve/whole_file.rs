@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use paceline::{Clock, Repeats};
 use paceline_gateway::Conditions;
+use paceline_store::is_disk_full;
 use tempfile::NamedTempFile;
 
 use super::state::Folder;
@@ -71,7 +72,7 @@ pub(super) fn check(path: &Path) -> io::Result<()> {
 pub(super) fn can_be_in(folder: &Path) -> io::Result<()> {
     let there = folder.ancestors().find(|there| there.exists()).unwrap_or(Path::new("."));
     match NamedTempFile::new_in(there).map_err(without_its_name) {
-        Err(error) if error.kind() != io::ErrorKind::StorageFull => {
+        Err(error) if !is_disk_full(&error) => {
             Err(io::Error::new(error.kind(), format!("{} cannot be written: {error}", there.display())))
         }
         _ => Ok(()),
@@ -109,9 +110,7 @@ pub(super) fn replace_durably(path: &Path, text: &[u8]) -> io::Result<()> {
 pub(super) fn replace_durably_on_a_full_disk(path: &Path, text: &[u8]) -> io::Result<()> {
     let reserve = reserve::of(path);
     match replace_durably(path, text) {
-        Err(error) if error.kind() == io::ErrorKind::StorageFull => {
-            become_file(&reserve, path, text).map_err(|_| error)?
-        }
+        Err(error) if is_disk_full(&error) => become_file(&reserve, path, text).map_err(|_| error)?,
         replaced => replaced?,
     }
     if let Some(blanks) = reserve::wanted(path, text.len()) {
