@@ -15,7 +15,7 @@ pub(crate) fn not_followed(
     // Some servers send UTF-8 as it is; the address is then percent-encoded.
     let location = String::from_utf8_lossy(location.as_bytes());
     let Some(target) = response.url().join(&location).ok().filter(Url::has_host) else {
-        return Some("answered with a redirect to something that is no web address".to_owned());
+        return Some(NO_ADDRESS.to_owned());
     };
     let (origin, moved) = (target.origin().ascii_serialization(), target.origin() != response.url().origin());
     // The fragment goes with no call.
@@ -40,4 +40,8 @@ pub(crate) fn not_followed(
 const LONGEST_TARGET: usize = 1_000;
 
 /// What there is to say of a target that cannot be copied.
-const NOT_WHOLE: &str = "its address is not shown whole, for it is too long or holds what looks like a secret";
+const NOT_WHOLE: &str = "its address is not shown whole, for it is too long or holds what looks like a secret: see the Location of the answer \
+                         (curl -i), and if it is the right one put it into the url of the lines or items";
+
+/// What there is to say where there is no target.
+const NO_ADDRESS: &str = "answered with a redirect to something that is no web address; its server has to be put right, or another address named";

@@ -133,6 +133,7 @@ fn a_ban_of_a_host_with_few_items_left_fails_none_of_them() {
     assert_eq!((code, &summary["succeeded"], &summary["failed"]), (3, &json!(25), &json!(0)), "{log}");
     assert!(bans.count() < 5 + 3 + 4, "three, and what was in flight then: {}", bans.count());
     assert!(log.contains("the last 3 items all failed the same way, and wait (none is marked as failed): the server refused this call: 403"), "{log}");
+    assert!(log.contains("`paceline tasks retry`, if items have failed") && !log.contains("--retry-failed"), "{log}");
 }
 
 /// A new start is told by the store which hosts have answered: those wait for none that hangs.

@@ -20,7 +20,7 @@ pub(super) use self::stops::Stops;
 use super::same_failure::{self, SameFailure, is_redirect};
 use super::stopped_scopes::Refusals;
 use crate::stops::alike::{self, Alike, AlikeByScope, Alikeness, Kind, Shows};
-use crate::stops::fail_fast::{BANNED, advice, may_be_done};
+use crate::stops::fail_fast::may_be_done;
 
 /// Watches the first items of a run until one of them ends otherwise. Clones share their state.
 #[derive(Clone)]
@@ -444,17 +444,14 @@ impl Watch {
 
     /// Why all of these stop something.
     fn same_failure(&self, keys: &BTreeSet<String>, failure: &Failure, are_first: bool) -> SameFailure {
-        let Failure { status, code, unexpected, message, .. } = failure;
-        let advice = match advice(*status, code.as_deref(), *unexpected, are_first) {
-            _ if self.command => "correct the command",
-            _ if *status == Some(GONE) => "if that address is gone for good, end its items by `paceline tasks cancel`",
-            _ if is_redirect(*status) => "change the address of the items, or put it right",
-            BANNED if self.stays => BANNED_WHILE_STAYING,
-            advice => advice,
+        let advice = match self.command {
+            true => "correct the command",
+            false => same_failure::advice(failure, self.stays, are_first),
         };
         let which = if are_first { "first" } else { "last" };
         let held = keys.intersection(&self.held).count();
-        SameFailure { which, items: keys.len(), held, advice, message: same_failure::describe(*status, message) }
+        let message = same_failure::describe(failure.status, &failure.message);
+        SameFailure { which, items: keys.len(), held, advice, message }
     }
 
     fn disarm(&mut self) {
@@ -467,13 +464,6 @@ impl Watch {
         }
     }
 }
-
-/// A host says that a thing is gone for good.
-const GONE: u16 = 410;
-
-/// What a worker that stays can be told to do.
-const BANNED_WHILE_STAYING: &str = "the host may keep this machine out for a while: send for its items later by `paceline tasks retry`, and \
-                                    give this host alone a lower limit (a tier with its `host` in paceline.toml)";
 
 /// Whether a host may say so that it keeps the caller out: its items wait, each by itself.
 pub(super) const fn is_shut_to_caller(status: Option<u16>) -> bool {

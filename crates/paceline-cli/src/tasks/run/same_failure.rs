@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+use paceline_store::work::Failure;
+
+use crate::stops::fail_fast::{self, BANNED};
+
 /// Why a run ended, or nothing of a scope begins any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SameFailure {
@@ -37,6 +41,33 @@ impl SameFailure {
     }
 }
 
+/// What can be done where requests all fail so: the first of their run or scope, or the last.
+pub(super) fn advice(failure: &Failure, stays: bool, are_first: bool) -> &'static str {
+    let Failure { status, code, unexpected, .. } = failure;
+    match fail_fast::advice(*status, code.as_deref(), *unexpected, are_first) {
+        _ if *status == Some(GONE) => "if that address is gone for good, end its items by `paceline tasks cancel`",
+        _ if is_redirect(*status) => MOVED,
+        BANNED if stays => BANNED_WHILE_STAYING,
+        BANNED => BANNED_UNTIL_NEXT_RUN,
+        advice => advice,
+    }
+}
+
+/// A host says that a thing is gone for good.
+const GONE: u16 = 410;
+
+/// Where a redirect leads is told beside it. An item keeps its address.
+const MOVED: &str = "have the address that redirects put right; or move the items to the one that it names: `paceline tasks cancel` them, `export` \
+                     them, `prune --forget-keys`, and `add` the lines with that address";
+
+/// What can be done where the items wait for the next run, ...
+const BANNED_UNTIL_NEXT_RUN: &str = "the host may keep this machine out for a while: run the same command again later (before it `paceline tasks retry`, \
+                                     if items have failed), and slower (--limit 1rps for all hosts together, or a tier with its `host` in paceline.toml)";
+
+/// ... and where a worker stays.
+const BANNED_WHILE_STAYING: &str = "the host may keep this machine out for a while: send for its items later by `paceline tasks retry`, and \
+                                    give this host alone a lower limit (a tier with its `host` in paceline.toml)";
+
 /// What follows where a redirect leads.
 const REDIRECTS: &str = "; redirects are not followed";
 
@@ -57,6 +88,21 @@ pub(super) fn describe(status: Option<u16>, message: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn advice_names_commands_that_there_are() {
+        let failed = |status| Failure { status: Some(status), ..Failure::new(paceline_core::Class::Invalid, "no") };
+        for (status, stays, named) in [
+            (403, false, "run the same command again later (before it `paceline tasks retry`"),
+            (404, false, "run the same command again later (before it `paceline tasks retry`"),
+            (403, true, "send for its items later by `paceline tasks retry`"),
+            (308, false, "`paceline tasks cancel` them, `export` them"),
+            (410, true, "end its items by `paceline tasks cancel`"),
+        ] {
+            let advice = advice(&failed(status), stays, false);
+            assert!(advice.contains(named) && !advice.contains("--retry-failed"), "{status}: {advice}");
+        }
+    }
 
     #[test]
     fn of_many_items_the_status_is_told_and_where_a_redirect_leads() {
