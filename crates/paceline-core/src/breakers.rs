@@ -13,6 +13,7 @@ use crate::admit::Admit;
 use crate::breaker::{Breaker, Change};
 use crate::config::BreakerConfig;
 use crate::error::ConfigError;
+use crate::places::MuteCallers;
 use crate::time::Instant;
 
 /// So many callers may have sent what fails; what fails for more is the server's, as for refusals of an account
@@ -48,6 +49,7 @@ struct Callers {
     other_tests: bool,
     /// The breakers of those whose calls fail while those of others pass.
     own: BTreeMap<u64, Breaker>,
+    mute: MuteCallers,
 }
 
 impl Breakers {
@@ -95,12 +97,41 @@ impl Breakers {
         self.of(caller).open_until().filter(|_| !self.may_test(caller))
     }
 
+    /// A call of a caller failed after so long.
+    pub(crate) fn waited(&mut self, now: Instant, caller: Option<u64>, took: Duration) {
+        if let Some(caller) = caller {
+            self.callers.get_or_insert_default().mute.failed(now, caller, took);
+        }
+    }
+
+    /// A call that left then is no longer in flight.
+    pub(crate) fn ended(&mut self, caller: Option<u64>, sent: Instant) {
+        if let (Some(callers), Some(caller)) = (&mut self.callers, caller) {
+            callers.mute.ended(caller, sent);
+        }
+    }
+
+    /// How many places the calls of a caller hold, if its last one waited for its answer in vain.
+    pub(crate) fn held_in_vain(&self, caller: Option<u64>) -> Option<u32> {
+        self.callers.as_ref()?.mute.held(caller?)
+    }
+
+    /// How many places such callers hold together.
+    pub(crate) fn all_held_in_vain(&self) -> u32 {
+        self.callers.as_ref().map_or(0, |callers| callers.mute.held_by_all())
+    }
+
+    /// Whether they are one or two, which proves nothing of the others.
+    pub(crate) fn few_wait_in_vain(&self) -> bool {
+        self.callers.as_ref().is_some_and(|callers| (1..=MOST_AT_FAULT).contains(&callers.mute.count()))
+    }
+
     /// A call is sent. Returns whether it is a probe.
     pub(crate) fn sent(&mut self, caller: Option<u64>) -> bool {
-        if self.may_test(caller)
-            && let Some(callers) = &mut self.callers
-        {
-            callers.other_tests = true;
+        let tests = self.may_test(caller);
+        if let Some(callers) = &mut self.callers {
+            callers.other_tests |= tests;
+            caller.into_iter().for_each(|caller| callers.mute.sent(caller));
         }
         self.of_mut(caller).sent()
     }
@@ -116,6 +147,9 @@ impl Breakers {
     }
 
     fn answered_of(&mut self, now: Instant, took: Duration, of: Of, failed: bool) -> Option<Change> {
+        if let (Some(callers), Some(caller), false) = (&mut self.callers, of.caller, failed) {
+            callers.mute.answered(caller);
+        }
         if let Some(own) = self.own_mut(of.caller) {
             if own.answered(now, took, of.item, failed, of.probe) == Some(Change::Closed) {
                 self.passes_again(of.caller);

@@ -8,6 +8,7 @@
 //! It is the dynamic threshold of buffers that several queues share (Choudhury and Hahne, 1998), for the scopes that are
 //! silent and for no other: what answers is bounded by nothing.
 
+use alloc::collections::BTreeMap;
 use core::time::Duration;
 
 use crate::snapshot::ScopeAnswers;
@@ -46,6 +47,61 @@ pub(crate) struct Held {
     pub(crate) mute: u32,
     /// That, or none of its calls has been answered yet.
     pub(crate) unproven: u32,
+}
+
+/// So many callers are known whose calls waited in vain.
+const MOST_MUTE: usize = 50;
+
+/// Callers of a scope whose last call waited for its answer in vain, where they are known apart: each is as a scope of its own.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct MuteCallers(BTreeMap<u64, Mute>);
+
+#[derive(Clone, Copy, Debug)]
+struct Mute {
+    since: Instant,
+    /// Calls that left since then.
+    in_flight: u32,
+}
+
+impl MuteCallers {
+    /// A call of a caller failed after so long.
+    pub(crate) fn failed(&mut self, now: Instant, caller: u64, took: Duration) {
+        if took >= IN_VAIN && (self.0.len() < MOST_MUTE || self.0.contains_key(&caller)) {
+            self.0.entry(caller).or_insert(Mute { since: now, in_flight: 0 });
+        }
+    }
+
+    /// A call of a caller was answered.
+    pub(crate) fn answered(&mut self, caller: u64) {
+        self.0.remove(&caller);
+    }
+
+    /// A call of a caller leaves.
+    pub(crate) fn sent(&mut self, caller: u64) {
+        self.0.entry(caller).and_modify(|mute| mute.in_flight += 1);
+    }
+
+    /// A call of a caller that left then is no longer in flight.
+    pub(crate) fn ended(&mut self, caller: u64, sent: Instant) {
+        if let Some(mute) = self.0.get_mut(&caller).filter(|mute| sent >= mute.since) {
+            mute.in_flight = mute.in_flight.saturating_sub(1);
+        }
+    }
+
+    /// How many places the calls of a caller hold, if its last one waited in vain.
+    pub(crate) fn held(&self, caller: u64) -> Option<u32> {
+        Some(self.0.get(&caller)?.in_flight)
+    }
+
+    /// How many all of them hold.
+    pub(crate) fn held_by_all(&self) -> u32 {
+        self.0.values().map(|mute| mute.in_flight).sum()
+    }
+
+    /// How many they are.
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
+    }
 }
 
 /// The answers of a scope: whether they come.

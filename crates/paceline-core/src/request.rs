@@ -101,8 +101,8 @@ pub struct Request {
     /// The item that it is for: the breaker opens on failures of several items. `None`: an item of its own, numbered like its
     /// arrival.
     pub item: Option<u64>,
-    /// Who wants it, where that is proved, as by a key: a caller whose calls alone fail closes the server to no other. `None`:
-    /// nothing tells callers apart.
+    /// Who wants it, where that is proved, as by a key, or for whom it is, such as one of several customers behind a host: where
+    /// its calls alone fail, that closes the server to no other. `None`: nothing tells callers apart.
     pub caller: Option<u64>,
     /// Its place among those of the same priority; a retry keeps it. `None`: behind all so far.
     pub arrival: Option<u64>,

@@ -13,6 +13,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+pub(crate) use self::places::Asks;
 pub(crate) use self::snapshot::{quotas, state};
 use crate::adaptive::{AdaptiveRate, Reaction, Refusal, Start};
 use crate::admit::PauseCause;
@@ -26,7 +27,7 @@ use crate::flight::Flight;
 use crate::gate::Gate;
 use crate::hold::{Hold, RunningClock};
 use crate::outcome::{Class, Hint, LimitReport, LimitScope, Outcome};
-use crate::places::{Answers, Held};
+use crate::places::Answers;
 use crate::queue::Queue;
 use crate::quota::Quotas;
 use crate::request::Request;
@@ -205,19 +206,19 @@ impl Scope {
     }
 
     /// A call is no longer in flight.
-    pub(crate) fn ended(&mut self, request: &Request) {
+    pub(crate) fn ended(&mut self, request: &Request, flight: &Flight) {
         self.in_flight.release(request.is_background());
+        self.breaker.ended(flight.caller, flight.sent);
         self.repeats -= u32::from(request.attempts > 0);
         self.out.subtract(&request.cost);
     }
 
-    /// A granted call was never sent: all its units are refunded. Returns the place that it held, if it may not be answered.
-    pub(crate) fn unsend(&mut self, now: Instant, flight: &Flight, request: &Request) -> Held {
-        self.ended(request);
+    /// A granted call was never sent: all its units are refunded.
+    pub(crate) fn unsend(&mut self, now: Instant, flight: &Flight, request: &Request) {
+        self.ended(request, flight);
         self.quotas.settle(now, flight.counted, &request.cost, &Cost::zero());
         self.learnt.never_sent(flight.number);
         self.lost(flight);
-        self.held_by(1)
     }
 
     /// Replaces the estimated cost by the actual one.

@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use paceline_store::work::{NewItem, State};
@@ -93,6 +94,53 @@ fn a_customer_that_is_gone_stops_no_other_of_its_host() {
     }
     let Ran { log, .. } = run(&store, &server, &[]);
     assert_ne!(server.arrivals().last().map(|arrival| arrival.item.clone()), Some("gone-4".to_owned()), "{log}");
+}
+
+/// Its breaker stays open for an hour once ten calls of several events have failed.
+fn with_slow_breaker(store: &Store, base: &Server) -> Command {
+    let breaker = "breaker = { least = 10, open = \"1h\", open_max = \"1h\" }";
+    let config = format!("[upstream.hooks]\nbase_url = \"{}\"\nscope = \"host\"\n{breaker}\n", base.url());
+    std::fs::write(store.job.path("paceline.toml"), config).expect("a file");
+    let mut command = store.job.paceline();
+    command.args(["tasks", "run", "--store", "work.db", "--first-delay", "1h", "--cap", "1h", "--json"]);
+    command.args(["--http", "--upstream", "hooks", "--idempotency-header", "webhook-id"]);
+    command
+}
+
+/// Two customers share a host, and the endpoint of one is down.
+#[test]
+fn a_customer_whose_endpoint_is_down_holds_up_no_other_of_its_host() {
+    let server = Server::new(|arrival| match arrival.path.as_str() {
+        "/down" => Reply::error(500, "broken"),
+        _ => Reply::ok(),
+    });
+    let store = Store::new();
+    store.put(events(&server, "/down", "down", 20, 5));
+    store.put(events(&server, "/well", "well", 20, 0));
+    let flags = ["--concurrency", "1", "--max-retries", "0", "--max-wait", "1m"];
+    let Ran { code, summary, log } = ran(with_slow_breaker(&store, &server).args(flags));
+    assert_eq!((code, &summary["succeeded"], &summary["failed"]), (3, &json!(20), &json!(10)), "{log}");
+    assert_eq!(server.count(), 10 + 20, "{log}");
+    let why = summary["scopes"][0]["reason"].as_str().unwrap_or_default();
+    assert!(why.contains("one or two of its addresses fail"), "{summary}");
+}
+
+/// Two customers share a host, and the endpoint of one takes calls and answers none.
+#[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
+fn a_customer_whose_endpoint_hangs_leaves_the_places_to_the_others_of_its_host() {
+    let server = Server::new(|arrival| match arrival.path.as_str() {
+        "/hangs" => Reply::ok().never(),
+        _ => Reply::ok(),
+    });
+    let store = Store::new();
+    store.put(events(&server, "/hangs", "hangs", 40, 5));
+    store.put(events(&server, "/well", "well", 20, 0));
+    let mut run = with_slow_breaker(&store, &server);
+    let worker = begin(run.args(["--concurrency", "4", "--timeout", "2s", "--stay"]));
+    until(|| states(&store, "well", 20, State::Succeeded) == 20);
+    signal("-KILL", worker.id());
+    worker.ended_with_output();
 }
 
 /// A firewall refuses some bodies: the next start tests the host by another event than one that was refused.

@@ -8,6 +8,7 @@ use crate::background::Ask;
 use crate::places::{self, Held};
 use crate::queue::Place;
 use crate::request::ScopeId;
+use crate::scope::Asks;
 use crate::snapshot::ScopeAnswers;
 use crate::time::Instant;
 
@@ -50,6 +51,11 @@ impl Active {
         if self.expects {
             self.began.get_or_insert(now);
         }
+    }
+
+    /// Whether others may come, of which nothing is known yet.
+    pub(super) const fn expects(&self) -> bool {
+        self.expects
     }
 
     /// When a call of another scope than this one was known of last, where these are the known ones.
@@ -133,18 +139,18 @@ impl Pacer {
             return leaves;
         }
         let scope = &self.scopes[place];
-        let held = scope.in_flight.now();
-        if self.active.expects && !scope.is_proven() && !self.may_share(scope.is_mute(), held) {
-            return Admit::OnRelease { cause: WaitCause::Place { in_vain: scope.is_mute() } };
+        let Asks { held, is_mute, is_proven } = scope.asks_for_place(ask.caller);
+        if self.active.expects && !is_proven && !self.may_share(is_mute, held) {
+            return Admit::OnRelease { cause: WaitCause::Place { in_vain: is_mute } };
         }
         let is_recent = |at: Instant| now < at + RECENT;
         if self.active.expects
-            && held >= places::shared(self.in_flight.limit())
+            && scope.in_flight.now() >= places::shared(self.in_flight.limit())
             && self.active.other(&self.active.answering, place).is_some_and(is_recent)
         {
-            return Admit::OnRelease { cause: WaitCause::Place { in_vain: scope.is_mute() } };
+            return Admit::OnRelease { cause: WaitCause::Place { in_vain: is_mute } };
         }
-        if scope.is_mute() && !places::may_take(self.active.held.mute, self.in_flight.free()) {
+        if is_mute && !places::may_take(self.active.held.mute, self.in_flight.free()) {
             // Where no other scope has work, they may have all places.
             let other = self.active.other(&self.active.answering, place);
             return other.map_or(Admit::Now, |at| Admit::at(at + ALONE, now, || WaitCause::Silence));

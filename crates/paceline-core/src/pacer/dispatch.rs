@@ -351,10 +351,9 @@ impl Pacer {
         let (request, stage) = self.slots.at_mut(from.2);
         let wanted = since.max(request.not_before.unwrap_or(since));
         let flight = stage.leaves(deadline);
+        let held = scope.held_places();
         scope.send(now, wanted, request, flight);
-        if !scope.is_proven() {
-            self.active.hold(scope.held_by(scope.in_flight.now() - 1), scope.held_places());
-        }
+        self.active.hold(held, scope.held_places());
         self.in_flight.take(request.is_background());
         self.active.note(now, place, scope.is_mute());
         self.answers.sent(place, &request.cost);

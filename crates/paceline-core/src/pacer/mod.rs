@@ -53,7 +53,6 @@ use crate::cost::Cost;
 use crate::error::ConfigError;
 use crate::hold::Hold;
 use crate::outcome::{LimitReport, Outcome};
-use crate::places::Held;
 use crate::quota::Quotas;
 use crate::request::{Event, NextAction, Request, ScopeId, Ticket};
 use crate::retry;
@@ -250,7 +249,9 @@ impl Pacer {
                 self.is_behind_no_more(request.scope.place, place);
             }
             Stage::InFlight { flight, .. } => {
-                self.active.hold(scope.unsend(now, &flight, &request), Held::default());
+                let held = scope.held_places();
+                scope.unsend(now, &flight, &request);
+                self.active.hold(held, scope.held_places());
                 self.answers.ended(request.scope.place, &request.cost);
                 self.pots.end(&scope.name, &request.cost, &Cost::zero());
                 for totals in [&mut scope.totals, &mut self.totals] {

@@ -27,7 +27,7 @@ impl Pacer {
     /// known whether it answers.
     pub(super) fn settle(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
         let scope = &mut self.scopes[request.scope.place];
-        scope.ended(request);
+        scope.ended(request, flight);
         self.in_flight.release(request.is_background());
         self.active.note(now, request.scope.place, scope.is_mute());
         self.out.subtract(&request.cost);
@@ -83,6 +83,9 @@ impl Pacer {
                 None
             }
             Class::Overloaded | Class::Transient if !outcome.server_works => {
+                if self.active.expects() {
+                    scope.waited(now, flight);
+                }
                 scope.failed(now, flight, item, outcome.unsent)
             }
             Class::Overloaded

@@ -368,3 +368,57 @@ fn what_is_told_counts_where_nothing_is_known() {
         assert_eq!(pacer.snapshot(at(1.0)).scopes[0].answers, known);
     }
 }
+
+/// Calls of a host in ten places, whose receivers are known apart.
+struct Shared {
+    pacer: Pacer,
+    items: u64,
+}
+
+impl Shared {
+    fn new() -> Self {
+        let concurrency = Concurrency::Fixed { max: 10 };
+        let config = PacerConfig { concurrency, pace: Pace::None, ..PacerConfig::default() };
+        let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sensible");
+        pacer.expect_scopes();
+        Self { pacer, items: 0 }
+    }
+
+    /// A call for that receiver leaves, if one may.
+    fn leaves(&mut self, second: f64, receiver: u64) -> Option<Ticket> {
+        self.items += 1;
+        let (scope, item) = (self.pacer.scope("host"), Some(self.items));
+        let request = Request { caller: Some(receiver), item, ..Request::new(&scope, Cost::request()) };
+        let is_now = self.pacer.admit(at(second), &request) == Admit::Now;
+        is_now.then(|| self.pacer.enqueue(at(second), request).expect("fits"))
+    }
+
+    fn ends(&mut self, second: f64, call: Ticket, class: Class) {
+        let _ = self.pacer.complete(at(second), call, Outcome::new(class));
+    }
+}
+
+/// The endpoint of one customer hangs, and so does at last the whole host.
+#[test]
+fn a_receiver_that_hangs_has_one_place_and_the_others_of_its_host_go_on() {
+    let mut host = Shared::new();
+    let hang: Vec<Ticket> = std::iter::from_fn(|| host.leaves(0.0, 1)).collect();
+    assert!(hang.len() >= 2, "nothing is known of it: {}", hang.len());
+    hang.into_iter().for_each(|call| host.ends(10.0, call, Class::Transient));
+    for second in [10.0, 20.0, 30.0] {
+        let hangs = host.leaves(second, 1).expect("one place");
+        assert_eq!(host.leaves(second, 1), None, "{second}");
+        let others: Vec<Ticket> = (0..4).filter_map(|n| host.leaves(second, 2 + n)).collect();
+        assert_eq!(others.len(), 4, "{second}: another receiver waits for none that hangs");
+        others.into_iter().for_each(|call| host.ends(second + 0.1, call, Class::Success));
+        assert_eq!(host.leaves(second + 0.1, 1), None, "{second}: answers to others are none to it");
+        host.ends(second + 10.0, hangs, Class::Transient);
+    }
+    let all: Vec<Ticket> = (1..4).filter_map(|receiver| host.leaves(40.0, receiver)).collect();
+    all.into_iter().for_each(|call| host.ends(50.0, call, Class::Transient));
+    let tests: Vec<Ticket> = (1..9).filter_map(|receiver| host.leaves(50.0, receiver)).collect();
+    assert_eq!(tests.len(), 1, "what hangs for three is the host");
+    tests.into_iter().for_each(|call| host.ends(50.1, call, Class::Success));
+    let well: Vec<Ticket> = (0..5).filter_map(|_| host.leaves(50.1, 1)).collect();
+    assert_eq!(well.len(), 5, "it is answered again");
+}

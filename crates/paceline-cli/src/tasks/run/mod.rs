@@ -446,7 +446,7 @@ impl Runs<'_> {
                     Ok(test) => test,
                     Err(later) => return StartDecision::Later(later),
                 };
-                let permit = match self.permits.take(&task, scope, Cost::request(), false) {
+                let permit = match self.permits.take(&task, scope, Cost::request(), None, false) {
                     Ok(permit) => permit,
                     Err(later) => return later,
                 };

@@ -1,6 +1,7 @@
 //! A permit for every start, and what an item waits for that gets none.
 
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -121,18 +122,19 @@ impl Permits {
         self.reopened().insert(group.to_owned());
     }
 
-    /// A permit for an item, or what it waits for. `spares_group`: a stop of the scope leaves the item to the next run, and its
-    /// group goes on.
+    /// A permit for an item, or what it waits for. `address`: where it goes, of a scope that several receivers may share.
+    /// `spares_group`: a stop of the scope leaves the item to the next run, and its group goes on.
     pub(super) fn take<F>(
         &self,
         task: &Task,
         scope: ScopeId,
         cost: Cost,
+        address: Option<&str>,
         spares_group: bool,
     ) -> Result<Permit, StartDecision<F>> {
         let item = task.item();
         let name = Arc::clone(scope.name());
-        let request = request_of(item, scope, cost);
+        let request = request_of(item, scope, cost, address);
         let taken = match self.limiter.try_acquire(request.clone()) {
             // A stop may be of the account, and all that is held of it then.
             Err(NotNow::Never(Error::Stopped { .. })) if self.reopened().remove(&*item.group) => {
@@ -179,9 +181,17 @@ impl Permits {
 
 /// The bounds on its tries are those of the store. But whether it was told to wait says whether others test its scope before it,
 /// and whether it waits alone.
-fn request_of(item: &WorkItem, scope: ScopeId, cost: Cost) -> Request {
+fn request_of(item: &WorkItem, scope: ScopeId, cost: Cost, address: Option<&str>) -> Request {
     let deferrals = item.deferrals.saturating_sub(item.forgiven.deferrals);
-    Request { item: Some(item.id), priority: item.priority.into(), deferrals, ..Request::new(scope, cost) }
+    let (item, priority, caller) = (Some(item.id), item.priority.into(), address.map(number_of));
+    Request { item, priority, caller, deferrals, ..Request::new(scope, cost) }
+}
+
+/// By which the receiver behind an address is known apart from others of its host.
+fn number_of(address: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    address.hash(&mut hasher);
+    hasher.finish()
 }
 
 #[cfg(test)]
@@ -198,7 +208,7 @@ mod tests {
         let forgiven = Forgiven { deferrals: 2, ..Forgiven::default() };
         let told = WorkItem { deferrals: 3, forgiven, ..new.clone() };
         let scope = Limiter::new(paceline::PacerConfig::default()).expect("sensible").scope("a");
-        let deferrals = [&new, &told].map(|item| request_of(item, scope.clone(), Cost::request()).deferrals);
+        let deferrals = [&new, &told].map(|item| request_of(item, scope.clone(), Cost::request(), None).deferrals);
         assert_eq!(deferrals, [0, 1]);
     }
 

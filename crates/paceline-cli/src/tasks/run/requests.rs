@@ -213,7 +213,9 @@ impl Requests {
             Ok(tests) => tests,
             Err(later) => return StartDecision::Later(later),
         };
-        let permit = match permits.take(&task, scope, ready.cost.clone(), ready.spares_group) {
+        // Of a host several customers may be receivers, each at an address.
+        let receiver = self.addresses.hosts.then_some(&*address);
+        let permit = match permits.take(&task, scope, ready.cost.clone(), receiver, ready.spares_group) {
             Ok(permit) => permit,
             Err(later) => return later,
         };

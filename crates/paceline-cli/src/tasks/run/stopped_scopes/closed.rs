@@ -12,6 +12,10 @@ use crate::tasks::closed_scopes::ClosedScope;
 /// What is told of a scope whose server fails.
 const FAILING: &str = "its calls fail; one item at a time is tried, and the others wait";
 
+/// ... of one whose calls fail at one or two of its addresses, ...
+const FAILING_APART: &str =
+    "calls to one or two of its addresses fail; one item of each is tried at a time, and the others of the host go on";
+
 /// ... and of one that fails too seldom for that.
 const FAILING_EACH: &str = "its calls fail; each item is tried again after its own wait";
 
@@ -40,10 +44,12 @@ impl Stopped {
             }
             let Some((until, cause)) = hold.filter(|(until, _)| *until > now + SHORT) else {
                 let hangs = scope.answers == ScopeAnswers::Missing;
-                if hangs || scope.failing_since.or(scope.no_success_since).is_some() {
+                let fails_apart = !scope.fails_for.is_empty();
+                if hangs || fails_apart || scope.failing_since.or(scope.no_success_since).is_some() {
                     let reason = match scope.failing_since {
                         _ if hangs => UNANSWERED,
                         Some(_) => FAILING,
+                        None if fails_apart => FAILING_APART,
                         None => FAILING_EACH,
                     };
                     let reason = reason.to_owned();
