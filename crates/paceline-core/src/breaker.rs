@@ -28,8 +28,7 @@ const LARGEST: u32 = 10_000;
 
 #[derive(Clone, Copy, Debug)]
 struct Sample {
-    /// From here on it ages: as long after the outcome as the call took. Calls that hang until their timeout are few in any short
-    /// time, and would else be forgotten before there are enough of them.
+    /// It ages from as long after the outcome as the call took: those that hang would else be forgotten before they are enough.
     ages_from: Instant,
     item: u64,
     failed: bool,
@@ -96,9 +95,7 @@ impl Breaker {
     }
 
     pub(crate) fn reconfigure(&mut self, config: BreakerConfig) -> Result<(), ConfigError> {
-        check(&config)?;
-        self.config = config;
-        Ok(())
+        check(&config).map(|()| self.config = config)
     }
 
     #[inline(always)]
@@ -110,10 +107,17 @@ impl Breaker {
         }
     }
 
-    /// When the next probe may leave, if it is open: nothing makes it earlier.
+    /// When the next probe may leave, if it is open: nothing but a person makes it earlier.
     pub(crate) const fn open_until(&self) -> Option<Instant> {
         let State::Open { until, .. } = self.state else { return None };
         Some(until)
+    }
+
+    /// Ends the pause before the next probe; where that fails, the pause begins anew. Returns whether there was one.
+    pub(crate) fn test_now(&mut self) -> bool {
+        let State::Open { lasted, .. } = self.state else { return false };
+        self.state = State::HalfOpen { probing: false, proofs: 0, lasted: lasted / 2 };
+        true
     }
 
     /// A call is sent. Returns whether it is a probe.
@@ -163,8 +167,7 @@ impl Breaker {
         self.failures.as_ref().is_some_and(|failures| failures.repeats.is_bad(item))
     }
 
-    /// A call failed that a closed gate had admitted alone. There outcomes are too few and too old for a ratio: the server is
-    /// down when enough items have failed in a row.
+    /// A call failed that a closed gate had admitted alone, where outcomes are too few for a ratio: items in a row show it.
     pub(crate) fn failed_alone(&mut self, now: Instant) -> Option<Change> {
         let down = self.state == State::Closed && self.several_fail_in_a_row();
         down.then(|| self.opens(now))

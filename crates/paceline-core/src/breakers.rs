@@ -126,6 +126,11 @@ impl Breakers {
         self.callers.as_ref().is_some_and(|callers| (1..=MOST_AT_FAULT).contains(&callers.mute.count()))
     }
 
+    /// Ends the pause before the next probe by a call of that caller. Returns whether there was one.
+    pub(crate) fn test_now(&mut self, caller: Option<u64>) -> bool {
+        self.of_mut(caller).test_now()
+    }
+
     /// A call is sent. Returns whether it is a probe.
     pub(crate) fn sent(&mut self, caller: Option<u64>) -> bool {
         let tests = self.may_test(caller);
@@ -352,6 +357,23 @@ mod tests {
         assert_eq!(tests(&mut breakers, 1, 3, true), Some(Change::Opened { until: at(3) }));
         assert!(!breakers.differ() && !breakers.admit(at(1), Some(4)).is_now(), "what fails for three is an outage");
         assert_eq!(opened(&[1, 2, 3]).at_fault(), [], "at once, too");
+    }
+
+    #[test]
+    fn a_person_has_the_server_tested_at_once_by_one_call_and_in_vain_the_pause_begins_anew() {
+        let mut breakers = opened(&[1, 2, 3]);
+        assert_eq!(tests(&mut breakers, 2, 1, true), Some(Change::Opened { until: at(4) }));
+        assert_eq!(tests(&mut breakers, 4, 1, true), Some(Change::Opened { until: at(8) }));
+        for second in [5, 6, 7] {
+            assert!(!breakers.admit(at(second), Some(1)).is_now() && breakers.test_now(Some(1)));
+            assert!(!breakers.test_now(Some(2)), "it is open for the test by now");
+            let until = at(second + 4);
+            assert_eq!(tests(&mut breakers, second, 1, true), Some(Change::Opened { until }));
+        }
+        assert!(!Breakers::new(BreakerConfig::default()).expect("defaults").test_now(None), "nothing fails");
+        let mut breakers = opened(&[1]);
+        tests(&mut breakers, 1, 2, false);
+        assert!(breakers.test_now(Some(1)) && breakers.admit(at(1), Some(1)).is_now(), "its own, too");
     }
 
     #[test]

@@ -407,6 +407,13 @@ impl Limiter {
         self.driver.act(|pacer, now| pacer.test_first(now, scope));
     }
 
+    /// Has a failing server tested by the next call of the scope, though the pause of its breaker is not over: a person expects
+    /// it to be back. It is one call, and where it fails the pause begins anew. `caller`: [whose](Request::caller) call it is.
+    /// Returns whether there was such a pause.
+    pub fn test_now(&self, scope: &ScopeId, caller: Option<u64>) -> bool {
+        self.driver.act(|pacer, now| pacer.test_now(now, scope, caller))
+    }
+
     /// Grants nothing in the scope, or in the account for `None`, until it is resumed. Waiting callers get
     /// [`Error::Stopped`]; calls in flight are not touched.
     pub fn stop(&self, scope: Option<&ScopeId>, reason: &str) {

@@ -364,7 +364,8 @@ fn several_have(name: &str, items: &[Shown]) -> String {
 /// So many keys are named of items that have one id.
 const LISTED: usize = 20;
 
-/// Groups, the account, and scopes of the items, which go on waiting: a retry ends no pause that a server asked for.
+/// Groups, the account, and scopes of the items, which go on waiting: a retry ends no pause that a server asked for, and of those
+/// that wait for a failing server one is called.
 async fn held(store: &dyn WorkStore, group: Option<&str>, scopes: &ClosedScopes) -> Result<Vec<String>, Failure> {
     let now = store.now().await.map_err(Failure::interrupted)?;
     let rows = store.scopes().await.map_err(Failure::interrupted)?;
@@ -376,7 +377,7 @@ async fn held(store: &dyn WorkStore, group: Option<&str>, scopes: &ClosedScopes)
         }
         _ => None,
     });
-    Ok(held.take(NAMED).chain(scopes.held().take(NAMED)).collect())
+    Ok(held.take(NAMED).chain(scopes.held().take(NAMED)).chain(scopes.failing().take(NAMED)).collect())
 }
 
 /// What is said where a change applied to no item, which `otherwise` says too.

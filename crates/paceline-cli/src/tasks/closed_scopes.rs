@@ -136,6 +136,9 @@ pub(crate) async fn replace(store: &dyn WorkStore, before: Option<&str>, encoded
     store.replace_state(NAME, before, encoded).await
 }
 
+/// What is told of a scope whose calls fail too seldom for a test of it by one of them.
+pub(crate) const FAILING_EACH: &str = "its calls fail; each item is tried again after its own wait";
+
 /// What is told of a scope that a person has opened.
 const OPENED: &str = "a person has opened it, and the next call tests it";
 
@@ -252,6 +255,15 @@ impl ClosedScopes {
                 "still held: all items of {name} until {until} ({reason}); --open {name} tries them all the same"
             );
             Some(text::printable(&line).into_owned())
+        })
+    }
+
+    /// A line for each of those whose calls fail, so that of the items that a person sends for one tests it.
+    pub(crate) fn failing(&self) -> impl Iterator<Item = String> {
+        let is_tested = |scope: &&ClosedScope| scope.why == Some(Why::Failing) && scope.reason != FAILING_EACH;
+        self.0.iter().filter(is_tested).map(|scope| {
+            let name = text::printable(&scope.name);
+            format!("{name} fails: one of these items tests it next, and the others wait for how that ends")
         })
     }
 

@@ -3,7 +3,8 @@
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use paceline_store::work::{NewItem, State};
 use serde_json::{Value, json};
@@ -140,6 +141,35 @@ fn a_customer_whose_endpoint_hangs_leaves_the_places_to_the_others_of_its_host()
     let worker = begin(run.args(["--concurrency", "4", "--timeout", "2s", "--stay"]));
     until(|| states(&store, "well", 20, State::Succeeded) == 20);
     signal("-KILL", worker.id());
+    worker.ended_with_output();
+}
+
+/// A customer says that its endpoint is back. The worker would have called it in an hour.
+#[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
+fn a_person_who_sends_for_events_of_a_failing_host_has_it_tested_at_once_by_one() {
+    let is_back = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&is_back);
+    let server = Server::new(move |_| match seen.load(Ordering::Relaxed) {
+        true => Reply::ok(),
+        false => Reply::error(500, "broken"),
+    });
+    let store = Store::new();
+    store.put(events(&server, "/in", "evt", 10, 0));
+    let worker = begin(with_slow_breaker(&store, &server).args(["--concurrency", "1", "--stay"]));
+    let report = || tasks(&store, "work.db", &["report"]).1;
+    until(|| report().contains("failing: ") && states(&store, "evt", 10, State::Waiting) == 10);
+    assert_eq!(server.count(), 10);
+    for (calls, named) in [(11, "evt-3"), (12, "--all")] {
+        let (code, text) = tasks(&store, "work.db", &["retry", named]);
+        assert!(code == 0 && text.contains(" fails: one of these items tests it next"), "{text}");
+        until(|| server.count() == calls && states(&store, "evt", 10, State::Waiting) == 10);
+    }
+    is_back.store(true, Ordering::Relaxed);
+    assert_eq!(tasks(&store, "work.db", &["retry", "--all"]).0, 0);
+    until(|| states(&store, "evt", 10, State::Succeeded) == 10);
+    assert_eq!(server.count(), 12 + 10, "one test for each time that a person sent for them");
+    signal("-TERM", worker.id());
     worker.ended_with_output();
 }
 

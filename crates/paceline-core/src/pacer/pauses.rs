@@ -37,6 +37,17 @@ impl Pacer {
         self.pump(now);
     }
 
+    /// A person expects a failing server to be back: the next call of the scope tests it, though the pause of its breaker is not
+    /// over. It is one call, and where it fails the pause begins anew. `caller`: of whom the call is, where callers are known
+    /// apart. Returns whether there was such a pause.
+    pub fn test_now(&mut self, now: Instant, scope: &ScopeId, caller: Option<u64>) -> bool {
+        let now = self.advance(now);
+        let id = self.own(scope);
+        let was_open = self.scopes[&id].test_now(caller);
+        self.pump(now);
+        was_open
+    }
+
     /// Nothing of the scope, or of the account when `None`, leaves before [`resume`](Self::resume).
     pub fn stop(&mut self, now: Instant, scope: Option<&ScopeId>, reason: Arc<str>) {
         let now = self.advance(now);

@@ -51,6 +51,11 @@ impl Scope {
         }
     }
 
+    /// Has a failing server tested by the next call of that caller. Returns whether that would have had to wait.
+    pub(crate) fn test_now(&mut self, caller: Option<u64>) -> bool {
+        self.breaker.test_now(caller)
+    }
+
     /// Whether calls of that caller fail, and of no other.
     pub(crate) fn fails_alone(&self, caller: Option<u64>) -> bool {
         self.breaker.fails_alone(caller)

@@ -1,13 +1,13 @@
 //! A permit for every start, and what an item waits for that gets none.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use paceline::{Error, Limiter, NotNow, Permit};
 use paceline_config::Upstream;
-use paceline_core::{Class, Cost, Level, NextAction, Request, ScopeAnswers, ScopeId, WaitCause};
+use paceline_core::{Class, Cost, Level, NextAction, Request, ScopeAnswers, ScopeId, Timestamp, WaitCause};
 use paceline_http::HasAnswered;
 use paceline_store::work::{Failure, StartDecision, StartDelay, Task, WorkItem};
 
@@ -23,6 +23,8 @@ pub(super) struct Permits {
     limiter: Limiter,
     /// Groups that a person opened: what is stopped on their way is to be tried once more.
     reopened: Arc<Mutex<BTreeSet<String>>>,
+    /// When the item was claimed that tested a failing scope because a person had sent for it.
+    tested_for_person: Arc<Mutex<BTreeMap<Arc<str>, Timestamp>>>,
     groups: Arc<GroupsOfCommands>,
     /// The longest that an item of a host sits out which only tested that; none where a host is no scope.
     longest_test: Option<Duration>,
@@ -59,7 +61,8 @@ impl Permits {
             pacer.breaker.open_max = pacer.breaker.open_max.max(cap.min(BETWEEN_TESTS));
         }
         let limiter = Limiter::new(pacer).map_err(exit::Failure::refused)?;
-        Ok(Self { limiter, reopened: Arc::default(), groups: Arc::default(), longest_test, max_wait, pauses: None })
+        let (reopened, tested_for_person, groups) = Default::default();
+        Ok(Self { limiter, reopened, tested_for_person, groups, longest_test, max_wait, pauses: None })
     }
 
     /// The same for requests, of which is told what a scope held up that a user could divide.
@@ -135,6 +138,7 @@ impl Permits {
         let item = task.item();
         let name = Arc::clone(scope.name());
         let request = request_of(item, scope, cost, address);
+        self.test_for_person(task, &request);
         let taken = match self.limiter.try_acquire(request.clone()) {
             // A stop may be of the account, and all that is held of it then.
             Err(NotNow::Never(Error::Stopped { .. })) if self.reopened().remove(&*item.group) => {
@@ -166,6 +170,21 @@ impl Permits {
         })
     }
 
+    /// A person who sends for an item of a failing scope has it tested at once, and by one call: not by items that were sent for
+    /// before that left.
+    fn test_for_person(&self, task: &Task, request: &Request) {
+        let Some(sent_for) = task.item().sent_for.filter(|_| waits_for_its_first_call(task.item())) else { return };
+        let scope = request.scope.name();
+        let mut tested = self.tested_for_person.lock().unwrap_or_else(PoisonError::into_inner);
+        if tested.get(scope).is_none_or(|at| sent_for > *at) && self.limiter.test_now(&request.scope, request.caller) {
+            tested.insert(Arc::clone(scope), task.claimed_at());
+            tracing::info!(
+                scope = &**scope,
+                "an item of the scope was sent for: its call tests whether the server is back"
+            );
+        }
+    }
+
     /// How long an item waits for the share of a fleet at most, where the run ends rather than wait so long. One that comes
     /// in time may come sooner, so it is asked for again and again.
     fn share_comes_too_late(&self, cause: &WaitCause) -> Option<Duration> {
@@ -192,6 +211,11 @@ fn number_of(address: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     address.hash(&mut hasher);
     hasher.finish()
+}
+
+/// Whether no call of an item has counted since a person sent for it.
+fn waits_for_its_first_call(item: &WorkItem) -> bool {
+    (item.attempts, item.deferrals) == (item.forgiven.attempts, item.forgiven.deferrals)
 }
 
 #[cfg(test)]
