@@ -133,6 +133,7 @@ pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
         (false, _) => retried(0),
     };
     let nothing = nothing(&*store, group.as_deref(), "retry", none).await?;
+    let known = known_by(&*store, new_id).await?;
     let held = if changed > 0 && !as_json { held(&*store, group.as_deref(), &scopes).await? } else { Vec::new() };
     output::print(|out| match may_be_done {
         _ if as_json => {
@@ -140,7 +141,7 @@ pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
             writeln!(out, "{}", json!({ "changed": changed, "may_be_done": again, "left_out": left_out }))
         }
         0 if changed == 0 => writeln!(out, "{nothing}"),
-        0 if again => writeln!(out, "{}, {}", retried(changed), if new_id { AS_NEW } else { AS_BEFORE }),
+        0 if again => writeln!(out, "{}, {known}", retried(changed)),
         0 => writeln!(out, "{}", retried(changed)),
         _ if all => {
             writeln!(out, "{}; the call of {items} may have been executed before, and is made again", retried(changed))
@@ -206,11 +207,21 @@ pub(crate) async fn cancel(args: Args) -> Result<Status, Failure> {
     Ok(Status::Success)
 }
 
-/// How an item is known that is sent once more.
+/// How items are known that are sent once more.
+async fn known_by(store: &dyn WorkStore, new_id: bool) -> Result<&'static str, Failure> {
+    Ok(match CallIds::of(store).await.map_err(Failure::interrupted)?.are_sent() {
+        false => WITHOUT_ID,
+        true if new_id => AS_NEW,
+        true => AS_BEFORE,
+    })
+}
+
 const AS_BEFORE: &str =
     "with the same value of --idempotency-header: a receiver that has it may drop it (--new-id makes another)";
 const AS_NEW: &str =
     "with another value of --idempotency-header, unless the payload has that header: a receiver takes it for a new one";
+const WITHOUT_ID: &str =
+    "which no receiver can tell by an id of the program: no worker has sent one (--idempotency-header)";
 
 /// What is said where nothing is sent once more.
 const UNDER_WAY: &str = "nothing to retry: the items are in flight";

@@ -2,10 +2,12 @@
 
 use paceline_core::Timestamp;
 use paceline_store::work::{Filter, HistoryEntry, WorkError, WorkItem, WorkStore};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::compact::compact;
 use super::pages::Pages;
+use super::shared_text;
 
 /// The same at each try of the item. Another store's item of the same key is another, unless it was exported from there.
 pub(super) fn same_at_each_try(item: &WorkItem, payload: &str) -> String {
@@ -25,18 +27,41 @@ const PREFIX: &str = "pl-";
 /// The digits behind that.
 const DIGITS: usize = 32;
 
-/// Under this name the store keeps which header it is.
+/// Under this name the store keeps in which header it is sent.
 const HEADER: &str = "idempotency header";
 
-/// Notes which header a worker sends it in.
+/// From when on workers sent it in that header, or in none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Sent {
+    since_ms: i64,
+    header: Option<String>,
+}
+
+/// So many changes of it are kept.
+const MOST_CHANGES: usize = 100;
+
+/// Notes in which header a worker that begins sends it, if in any.
 ///
 /// # Errors
 /// An error of the store.
-pub(super) async fn note_header(store: &dyn WorkStore, header: &str) -> Result<(), WorkError> {
-    match store.load_state(HEADER).await? {
-        Some(known) if known == header => Ok(()),
-        _ => store.save_state(HEADER, header).await,
+pub(super) async fn note_header(store: &dyn WorkStore, header: Option<&str>) -> Result<(), WorkError> {
+    if CallIds::of(store).await?.last() == header {
+        return Ok(());
     }
+    let since_ms = store.now().await?.as_millis();
+    shared_text::change(store, HEADER, |before| {
+        let mut sent = sent(before);
+        sent.push(Sent { since_ms, header: header.map(str::to_owned) });
+        sent.drain(..sent.len().saturating_sub(MOST_CHANGES));
+        serde_json::to_string(&sent).expect("texts and numbers are always JSON")
+    })
+    .await
+}
+
+/// What the store keeps of that. An earlier version kept the last header alone.
+fn sent(text: Option<&str>) -> Vec<Sent> {
+    let Some(text) = text else { return Vec::new() };
+    serde_json::from_str(text).unwrap_or_else(|_| vec![Sent { since_ms: 0, header: Some(text.to_owned()) }])
 }
 
 /// So many items with one value are found.
@@ -62,12 +87,9 @@ impl CallId {
     }
 }
 
-/// How the calls of a store's items are known.
+/// How the calls of a store's items are known: those that carried a value.
 #[derive(Clone, Debug, Default)]
-pub(super) struct CallIds {
-    /// The header, as the last worker that sent one noted it.
-    header: Option<String>,
-}
+pub(super) struct CallIds(Vec<Sent>);
 
 impl CallIds {
     /// Those of a store.
@@ -75,33 +97,39 @@ impl CallIds {
     /// # Errors
     /// An error of the store.
     pub(super) async fn of(store: &dyn WorkStore) -> Result<Self, WorkError> {
-        Ok(Self { header: store.load_state(HEADER).await? })
+        Ok(Self(sent(store.load_state(HEADER).await?.as_deref())))
     }
 
-    /// Whether calls have such a value: then they may be made twice.
-    pub(super) const fn are_sent(&self) -> bool {
-        self.header.is_some()
+    /// Whether calls had such a value: then they may be made twice.
+    pub(super) fn are_sent(&self) -> bool {
+        self.0.iter().any(|sent| sent.header.is_some())
     }
 
-    /// What the calls of an item are known by. Its payload has a URL, as those of requests have; the input of a command has none.
-    pub(super) fn now(&self, item: &WorkItem, payload: &str) -> Option<CallId> {
-        self.since(item.created, &item.key, payload)
+    /// The header of the last worker.
+    fn last(&self) -> Option<&str> {
+        self.0.last()?.header.as_deref()
+    }
+
+    /// The header of a call that ended then.
+    fn at(&self, time: Timestamp) -> Option<&str> {
+        self.0.iter().rev().find(|sent| sent.since_ms <= time.as_millis())?.header.as_deref()
+    }
+
+    /// What the calls of an item are known by: one of them carried it, or the next one does. Its payload has a URL, as those of
+    /// requests have; the input of a command has none.
+    pub(super) fn now(&self, item: &WorkItem, payload: &str, events: &[HistoryEntry]) -> Option<CallId> {
+        let next = if item.state.is_final() { None } else { self.last() };
+        // Those before a person sent for it once more may have had another value.
+        let since = events.iter().rposition(|event| event.created.is_some()).map_or(0, |before| before + 1);
+        let failed = events[since..].iter().filter(|event| event.send > 0).map(|event| event.decided);
+        let ended = item.ended.filter(|_| item.first.is_some() || item.may_be_done);
+        let header = next.or_else(|| failed.chain(ended).rev().find_map(|at| self.at(at)))?;
+        id(header, item.created, &item.key, payload)
     }
 
     /// What its calls were known by before a person sent for it once more.
     pub(super) fn then(&self, item: &WorkItem, payload: &str, before: &HistoryEntry) -> Option<CallId> {
-        self.since(before.created?, &item.key, payload)
-    }
-
-    fn since(&self, created: Timestamp, key: &str, payload: &str) -> Option<CallId> {
-        let request = serde_json::from_str::<Request>(payload).ok()?;
-        let is_it = |name: &str| self.header.as_ref().is_some_and(|header| header.eq_ignore_ascii_case(name));
-        let headers = request.headers.as_object().into_iter().flatten();
-        let own = headers.filter_map(|(name, value)| Some((name, value.as_str()?))).find(|(name, _)| is_it(name));
-        Some(match own {
-            Some((header, value)) => CallId::OfPayload { header: header.clone(), value: value.to_owned() },
-            None => CallId::Made(value_since(created, key, payload)),
-        })
+        id(self.at(before.decided)?, before.created?, &item.key, payload)
     }
 
     /// The items whose calls have or had that value, as [`show`](WorkStore::show) tells them: one of the program's, and as
@@ -110,9 +138,7 @@ impl CallIds {
     /// # Errors
     /// An error of the store.
     pub(super) async fn items_of(&self, store: &dyn WorkStore, value: &str) -> Result<Vec<Shown>, WorkError> {
-        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-        let is_made = |hash: &str| hash.len() == DIGITS && hash.bytes().all(is_digit);
-        if self.header.is_none() && !value.strip_prefix(PREFIX).is_some_and(is_made) {
+        if !self.are_sent() {
             return Ok(Vec::new());
         }
         let mut found = Vec::new();
@@ -123,7 +149,8 @@ impl CallIds {
                 let Some(shown) = store.show(&item.key).await? else { continue };
                 let (item, payload, events) = &shown;
                 let then = events.iter().filter_map(|event| self.then(item, payload, event));
-                let Some(id) = self.now(item, payload).into_iter().chain(then).find(|id| id.value() == value) else {
+                let now = self.now(item, payload, events);
+                let Some(id) = now.into_iter().chain(then).find(|id| id.value() == value) else {
                     continue;
                 };
                 found.push(shown);
@@ -136,8 +163,19 @@ impl CallIds {
     }
 }
 
+/// What the calls of an item are known by that carry such a header.
+fn id(header: &str, created: Timestamp, key: &str, payload: &str) -> Option<CallId> {
+    let request = serde_json::from_str::<Request>(payload).ok()?;
+    let headers = request.headers.as_object().into_iter().flatten();
+    let is_it = |(name, _): &(&String, &str)| header.eq_ignore_ascii_case(name);
+    Some(match headers.filter_map(|(name, value)| Some((name, value.as_str()?))).find(is_it) {
+        Some((header, value)) => CallId::OfPayload { header: header.clone(), value: value.to_owned() },
+        None => CallId::Made(value_since(created, key, payload)),
+    })
+}
+
 /// What a payload of `tasks run --http` has.
-#[derive(serde::Deserialize)]
+#[derive(Deserialize)]
 struct Request {
     #[serde(rename = "url")]
     _url: String,

@@ -90,7 +90,7 @@ fn as_json(
     }
     let time = |at: Timestamp| at.to_string();
     let value = |id: CallId| id.value().to_owned();
-    let idempotency_value = ids.now(item, &payload).map(value);
+    let idempotency_value = ids.now(item, &payload, events).map(value);
     let decision = |event: &HistoryEntry| {
         let mut json = event.to_json();
         let id = ids.then(item, &payload, event).map(value);
@@ -141,7 +141,7 @@ fn as_text(
     item.deadline
         .into_iter()
         .for_each(|deadline| line("deadline", &format!("{} after its first try", text::duration(deadline))));
-    match ids.now(item, payload) {
+    match ids.now(item, payload, events) {
         Some(CallId::Made(value)) => line("id", &format!("{value} (--idempotency-header)")),
         Some(CallId::OfPayload { header, value }) => line("id", &format!("{value} ({header} of the payload)")),
         None => {}

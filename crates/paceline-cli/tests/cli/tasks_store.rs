@@ -349,7 +349,7 @@ fn show_tells_the_id_of_the_payload_where_that_was_sent() {
         r#"{"url": "/hook", "headers": {"Webhook-Id": "own-1"}, "body": {"item": "evt"}}"#,
     )]);
     let shown = |words: &[&str]| tasks(&store, "work.db", words);
-    assert!(shown(&["show", "evt"]).1.contains("  id        pl-"), "no worker has said which header it is");
+    assert!(!shown(&["show", "evt"]).1.contains("  id  "), "no worker has said which header it is");
     let mut run = store.command();
     crate::tasks_run::ran(run.args(["--http", "--base-url", &server.url(), "--idempotency-header", "webhook-id"]));
     assert_eq!(server.arrivals()[0].headers["webhook-id"], "own-1");
@@ -363,6 +363,42 @@ fn show_tells_the_id_of_the_payload_where_that_was_sent() {
     assert_eq!((shown(&["retry", "own-2"]).0, shown(&["cancel", "own-2"]).0), (2, 2));
     assert!(shown(&["retry", "own-1", "--again"]).1.starts_with("1 item is due again"));
     assert!(shown(&["cancel", "own-1"]).1.starts_with("1 item cancelled"));
+}
+
+/// Workers began with the flag, and without it.
+#[test]
+fn an_id_is_told_of_no_event_whose_calls_carried_none() {
+    let (server, store) = (crate::support::Server::new(|_| crate::support::Reply::ok()), Store::new());
+    let put = |key: &str| {
+        let payload = r#"{"url": "/hook", "body": {"item": "KEY"}}"#.replace("KEY", key);
+        store.put(vec![NewItem::new(key, payload)]);
+    };
+    let run = |flags: &[&str]| {
+        let mut run = store.command();
+        run.args(["--http", "--base-url", &server.url()]).args(flags);
+        assert_eq!(crate::tasks_run::ran(&mut run).code, 0);
+    };
+    put("before");
+    put("again");
+    run(&[]);
+    let again = tasks(&store, "work.db", &["retry", "again", "--again"]).1;
+    assert!(again.starts_with("1 item is due again, ") && again.contains("no worker has sent one"), "{again}");
+    put("with");
+    run(&["--idempotency-header", "webhook-id"]);
+    put("after");
+    run(&[]);
+    for (key, carried) in [("before", false), ("again", true), ("with", true), ("after", false)] {
+        let arrivals = server.arrivals();
+        let last = arrivals.iter().rfind(|arrival| arrival.item == key).expect("it was sent");
+        let sent = last.headers.get("webhook-id").map(|id| id.to_str().expect("text"));
+        let (_, shown) = tasks(&store, "work.db", &["show", key, "--json"]);
+        let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
+        assert_eq!((shown["idempotency_value"].as_str(), sent.is_some()), (sent, carried), "{key}: {shown}");
+        let (_, text) = tasks(&store, "work.db", &["show", key]);
+        assert_eq!(text.contains("  id  "), carried, "{text}");
+    }
+    let told = tasks(&store, "work.db", &["show", "again"]).1;
+    assert!(!told.contains("with the id"), "its first call carried none: {told}");
 }
 
 /// A key is rotated while a worker stays: the file holds the new one, and a person sends for the items.

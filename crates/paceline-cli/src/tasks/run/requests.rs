@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::HeaderValue;
+use http::{HeaderName, HeaderValue};
 use paceline::{Clock, Limiter, Permit};
 use paceline_config::{CallNames, Upstream};
 use paceline_core::{Class, Cost, LimitScope, UnknownOutcome};
@@ -145,9 +145,9 @@ impl Requests {
     /// An error of the store.
     pub(super) async fn begin_run(&self, limiter: &Limiter) -> Result<(), WorkError> {
         self.reachability().clear();
-        if let Some(header) = &self.sender.get().config().idempotency_header {
-            note_header(&*self.store, header.as_str()).await?;
-        }
+        let sender = self.sender.get();
+        let header = sender.config().idempotency_header.as_ref();
+        note_header(&*self.store, header.map(HeaderName::as_str)).await?;
         if self.addresses.hosts {
             limiter.expect_scopes();
             self.known.begin_run(&*self.store).await?;
