@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use paceline_store::work::{
-    Scheduler, SchedulerConfig, SqliteStore, State, Task, WorkClock, WorkError, WorkStore as _,
+    Amend, Filter, Scheduler, SchedulerConfig, SqliteStore, State, Task, WorkClock, WorkError, WorkStore as _,
 };
 use rusqlite::Connection;
 
@@ -136,6 +136,31 @@ async fn a_clock_set_back_between_runs_starts_no_longer_wait() {
     let bench = Bench::of(Arc::new(SqliteStore::open(&path, Turned::default().clock()).unwrap()), Turned::default());
     let worker = bench.register().await;
     assert_eq!(bench.claim(worker, 1).await.next_due, Some(S * 60));
+}
+
+/// The clock was set back by hours under a worker that stays, and goes on by the time that it had. A person sends for an item.
+#[tokio::test]
+async fn who_sends_for_an_item_after_the_clock_was_set_back_has_done_so_after_its_claim() {
+    let (folder, ahead) = (folder(), Turned::default());
+    ahead.turn(S * 3 * 3_600);
+    let path = folder.path().join("work.db");
+    let open = |clock: &Turned| Bench::of(Arc::new(SqliteStore::open(&path, clock.clock()).unwrap()), clock.clone());
+    let on = open(&ahead);
+    on.add([item("a")]).await;
+    let worker = on.register().await;
+    let claimed_at = on.claim(worker, 1).await.now;
+    let person = open(&Turned::default());
+    person.store.amend(Filter::keys(["a"]), Amend::Cancel).await.unwrap();
+    for amend in [Amend::Retry, Amend::Again { as_new: false }] {
+        person.store.amend(Filter::keys(["a"]), amend).await.unwrap();
+        let sent_for = person.store.show("a").await.unwrap().unwrap().0.sent_for;
+        assert!(sent_for > Some(claimed_at), "{amend:?}: {sent_for:?}");
+    }
+    drop((on, person));
+    let on = open(&Turned::default());
+    let worker = on.register().await;
+    let claim = on.claim(worker, 1).await;
+    assert!(claim.items[0].item.sent_for <= Some(claim.now), "a new start goes by the clock as it is");
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use paceline_core::Timestamp;
 use rusqlite::{Connection, params};
 
 use super::lanes::KnownLanes;
-use super::{rows, scopes};
+use super::{clock, rows, scopes};
 use crate::work::columns::{after_item, item_columns};
 use crate::work::item::{Claim, ClaimRequest, Claimed, HISTORY, WorkItem, WorkerId};
 use crate::work::lanes::{Asked, EARLIEST, Given, Taking};
@@ -72,7 +72,10 @@ pub(super) fn claim(
         ids.extend(taken);
         Ok::<_, rusqlite::Error>(given)
     })?;
-    let items = ids.into_iter().map(|id| hand_out(conn, id, now)).collect::<rusqlite::Result<_>>()?;
+    let items: Vec<Claimed> = ids.into_iter().map(|id| hand_out(conn, id, now)).collect::<rusqlite::Result<_>>()?;
+    if !items.is_empty() {
+        clock::note(conn, now)?;
+    }
     let next_due = lanes.next_due(opens).map(|due| due.saturating_since(now));
     let others = conn.prepare_cached(OTHERS)?.query_row([worker.0], |row| row.get(0))?;
     Ok(Claim { items, next_due, others, now, lost: false })

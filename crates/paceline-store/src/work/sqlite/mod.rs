@@ -2,6 +2,7 @@
 
 mod answers;
 mod claim;
+mod clock;
 #[cfg(test)]
 mod full;
 mod lanes;
@@ -244,7 +245,7 @@ impl WorkStore for SqliteStore {
             let renewed = conn
                 .prepare_cached("UPDATE worker SET lease_until_ms = lease_ms + ?2 WHERE id = ?1")?
                 .execute([worker.0, now.as_millis()])?;
-            conn.prepare_cached("UPDATE store SET last_ms = max(last_ms, ?1)")?.execute([now.as_millis()])?;
+            clock::note(conn, now)?;
             let reclaimed = reclaim(conn, now)?;
             if reclaimed {
                 locked(&lanes).forget();
@@ -441,22 +442,11 @@ fn take_lock(conn: &Connection, lock: &mut Option<WorkerLock>, path: &Path, now:
     Ok(left.unsigned_abs())
 }
 
-/// What is in flight was left by the dead: no other process works on this file. A clock that was set back lengthens no wait.
+/// What is in flight was left by the dead: no other process works on this file.
 fn take_over(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
     conn.execute("UPDATE worker SET lease_until_ms = 0", [])?;
     reclaim(conn, now)?;
-    let last: i64 = conn.query_row("SELECT last_ms FROM store", [], |row| row.get(0))?;
-    if now.as_millis() < last {
-        conn.execute(
-            "UPDATE item SET not_before_ms = ?1 + delay_ms WHERE state = 0 AND delay_ms > 0 AND not_before_ms > ?1 + delay_ms",
-            [now.as_millis()],
-        )?;
-        conn.execute(
-            "UPDATE scope SET until_ms = until_ms - since_ms + ?1, since_ms = ?1 WHERE since_ms > ?1",
-            [now.as_millis()],
-        )?;
-    }
-    Ok(())
+    clock::repair(conn, now)
 }
 
 /// What was left to this run waits again, and stopped groups are tried once more.

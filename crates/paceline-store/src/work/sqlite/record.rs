@@ -5,7 +5,7 @@ use paceline_core::Timestamp;
 use rusqlite::{Connection, OptionalExtension as _, params, params_from_iter, types::Value};
 
 use super::lanes::KnownLanes;
-use super::scopes;
+use super::{clock, scopes};
 use crate::query::millis;
 use crate::work::item::{
     AGAIN, Added, Amend, ClaimOutcome, DecisionRecord, EVENTS, Filter, LEFT, NewItem, PERSON, Pruned, PrunedKeys,
@@ -239,8 +239,8 @@ pub(super) fn begin_deferred(conn: &Connection) -> rusqlite::Result<usize> {
 /// Applies a person's change. A person who lets items wait again has resolved the stops of their groups.
 pub(super) fn amend(conn: &Connection, filter: &Filter, amend: Amend, now: Timestamp) -> rusqlite::Result<u64> {
     let set = match amend {
-        Amend::Retry => retry(now),
-        Amend::Again { as_new } => again(as_new, now),
+        Amend::Retry => retry(clock::of_person(conn, now)?),
+        Amend::Again { as_new } => again(as_new, clock::of_person(conn, now)?),
         Amend::TakeUp => BEGIN.to_owned(),
         Amend::Due => "fence = fence + 1, not_before_ms = 0, delay_ms = 0, reason = NULL".to_owned(),
         Amend::Cancel => format!(
