@@ -26,6 +26,9 @@ use crate::output;
 const MARK: &[u8] =
     b"There are keys of clients in the file beside this one. Without that file a gateway does not begin.\n";
 
+/// When a change of the keys acts.
+const KNOWN: &str = "a gateway that runs knows it within two seconds, or at once on SIGHUP";
+
 /// The longest name.
 const LONGEST_NAME: usize = 64;
 
@@ -39,14 +42,16 @@ pub(super) struct KeysArgs {
 /// What can be done with keys.
 #[derive(Debug, Subcommand)]
 enum KeysCommand {
-    /// Make a key for a client, and print it once: only its hash is kept
+    /// Make a key for a client, and print it once: only its hash is kept; a gateway that runs knows it within two seconds, or at
+    /// once on SIGHUP
     Add(AddArgs),
-    /// Change what the client of a key may do; the key stays, and so does what was used of its limits
+    /// Change what the client of a key may do; the key stays, and so does what was used of its limits; a gateway that runs knows
+    /// it within two seconds, or at once on SIGHUP
     Set(SetArgs),
     /// List the keys that there are, by name, with what each client has used of its limits
     List(ListArgs),
     /// Give a client another key, and print it once; the former one is good for a while, and both are one client with one use of
-    /// its limits
+    /// its limits; a gateway that runs knows it within two seconds, or at once on SIGHUP
     Rotate(RotateArgs),
     /// Revoke the keys of a client; a gateway that runs knows it within two seconds, or at once on SIGHUP
     Revoke(RevokeArgs),
@@ -229,7 +234,7 @@ fn rotate(args: RotateArgs) -> Result<(), Failure> {
         tracing::warn!("the key before the former one, which was good until {older}, has ended");
     }
     let until = until.map_or_else(|| "has ended".to_owned(), |until| format!("is good until {until}"));
-    tracing::info!("the former key of {name} {until}");
+    tracing::info!("the former key of {name} {until}; the new one: {KNOWN}");
     tell_batches(&name, &place);
     output::print(|out| writeln!(out, "{key}"))
 }
@@ -287,7 +292,7 @@ fn set(args: SetArgs) -> Result<(), Failure> {
 fn tell_what_holds(name: &str, place: &Place) {
     let file = kept(place);
     let Some(record) = file.iter().flat_map(|file| &file.keys).find(|key| key.name == name) else { return };
-    tracing::info!("{name}: {}", record.understood());
+    tracing::info!("{name}: {}; {KNOWN}", record.understood());
 }
 
 fn revoke(name: &str, former: bool, place: &Place) -> Result<(), Failure> {
@@ -303,9 +308,7 @@ fn revoke(name: &str, former: bool, place: &Place) -> Result<(), Failure> {
         has_one.then_some(()).ok_or_else(refused)
     })?;
     let what = if former { "the former key" } else { "every key" };
-    tracing::info!(
-        "{what} of {name} is revoked: a gateway that runs knows it within two seconds, or at once on SIGHUP"
-    );
+    tracing::info!("{what} of {name} is revoked: {KNOWN}");
     tell_batches(name, place);
     Ok(())
 }
