@@ -15,21 +15,23 @@ pub(super) fn take(path: &Path) -> io::Result<Option<File>> {
     files::with_spare(|| paceline_store::lock_file(path).map_err(io::Error::other))
 }
 
-/// Writes into the file which process holds it, and whether that shares its configured limits.
+/// Writes into the file which process holds it, and whether that shares its configured limits: over what is there, for which a
+/// disk that is full has room too.
 pub(super) fn sign(mut file: &File, shares: bool) -> io::Result<()> {
     let me = format!("{} {}\n", std::process::id(), if shares { SHARES } else { "" });
-    file.set_len(0)?;
     file.rewind()?;
-    file.write_all(me.as_bytes())
+    file.write_all(me.as_bytes())?;
+    file.set_len(me.len() as u64)
 }
 
-/// The process that holds the file, and whether it shares its configured limits. It may be about to sign.
+/// The process that holds the file, and whether it shares its configured limits. It may be about to sign, or have no room for it.
 pub(super) fn signed_by(path: &Path) -> (Option<u32>, bool) {
     for _ in 0..50 {
         let mut text = String::new();
         let read = File::open(path).and_then(|file| file.take(32).read_to_string(&mut text));
-        if read.is_ok() && text.ends_with('\n') {
-            let mut words = text.split_whitespace();
+        // Behind it what an earlier one wrote may stand still.
+        if let Some((signed, _)) = text.split_once('\n').filter(|_| read.is_ok()) {
+            let mut words = signed.split_whitespace();
             let pid = words.next().and_then(|pid| pid.parse().ok());
             return (pid, words.next() == Some(SHARES));
         }
@@ -54,6 +56,7 @@ mod tests {
             let path = folder.path().join(shares.to_string());
             let first = take(&path).expect("writable").expect("free");
             assert!(take(&path).expect("writable").is_none());
+            std::fs::write(&path, format!("{}{} shares\n", u32::MAX, "0".repeat(5))).expect("writable");
             sign(&first, shares).expect("writable");
             assert_eq!(signed_by(&path), (Some(std::process::id()), shares));
             drop(first);

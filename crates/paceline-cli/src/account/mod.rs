@@ -111,10 +111,16 @@ impl Account {
                 return Ok(None);
             }
             let who = lock::named(pid);
+            // On a full disk it may have no room to say so, and take turns all the same.
+            let counted = match pid {
+                None if shares => {
+                    "whether it shares the configured limits is not known; unless a line says that both do,"
+                }
+                _ => "each run counts its own calls alone, so",
+            };
             tracing::warn!(
-                "{who} may call {}{with}, too; each run counts its own calls alone, so together they may exceed the \
-                 server's limits: give each its share with --limit, send both through one gateway (`paceline serve`, then --via), \
-                 or wait until the other has ended",
+                "{who} may call {}{with}, too; {counted} together they may exceed the server's limits: give each its share with \
+                 --limit, send both through one gateway (`paceline serve`, then --via), or wait until the other has ended",
                 self.host,
             );
         }

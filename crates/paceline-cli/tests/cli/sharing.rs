@@ -58,6 +58,31 @@ fn the_warning_about_another_process_names_no_key_where_there_is_none() {
     first.ended();
 }
 
+/// The first had no room on its disk to say that it shares its limits.
+#[test]
+fn of_another_process_that_could_not_sign_nothing_is_said_that_a_later_line_contradicts() {
+    let server = Server::new(|arrival| if arrival.item == "item-0" { Reply::ok().never() } else { Reply::ok() });
+    let (job, other) = (Job::new(1), Job::with_input(&crate::support::line("other")));
+    let run = |on: &Job| {
+        let mut command = on.run(&server);
+        command.args(["--limit", "100 per 1h", "--max-wait", "1s"]).env("HOME", job.path(""));
+        command
+    };
+    let mut first = start(&mut run(&job));
+    server.wait_for(1);
+    let marks = std::fs::read_dir(job.path(".local/state/paceline")).expect("the locks");
+    let marks =
+        marks.map(|entry| entry.expect("an entry").path()).filter(|path| path.extension() == Some("lock".as_ref()));
+    for mark in marks {
+        std::fs::write(mark, "").expect("writable");
+    }
+    let (_, log) = finish(&mut run(&other));
+    assert!(log.contains("whether it shares the configured limits is not known"), "{log}");
+    assert!(log.contains("both share the configured limits") && !log.contains("its own calls alone"), "{log}");
+    first.kill().expect("it runs");
+    first.ended();
+}
+
 /// A user whose jobs share a home.
 struct User {
     home: Job,
