@@ -116,7 +116,7 @@ fn print(line: &str) {
 
 /// Begins the thread that writes, or returns false: then each line is written where it comes from.
 fn begin_to_write() -> bool {
-    let mut is_cut = false;
+    let mut is_cut = queue::ends_within_a_line();
     let write = move |line: &[u8]| {
         // A terminal that was closed, or a reader that went, is no reason to end what is under way. To clear the bars of a
         // terminal that is there no more would panic.

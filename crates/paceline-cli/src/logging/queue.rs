@@ -2,7 +2,8 @@
 //! stands still: lines for which the queue has no room are counted, and told once the reader goes on.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Write};
+use std::fs::File;
+use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -131,6 +132,20 @@ pub(super) fn write_line(is_cut: &mut bool, line: &[u8], out: &mut impl Write) -
     }
     *is_cut = false;
     write_all(line, out, |is_left| *is_cut = is_left)
+}
+
+/// Whether standard error is a file whose last line has no end: a full disk has cut it before this process began.
+pub(super) fn ends_within_a_line() -> bool {
+    const PATH: &str = "/dev/stderr";
+    let last = || {
+        std::fs::metadata(PATH).ok().filter(std::fs::Metadata::is_file)?;
+        let mut file = File::open(PATH).ok()?;
+        file.seek(SeekFrom::End(-1)).ok()?;
+        let mut last = [0];
+        file.read_exact(&mut last).ok()?;
+        Some(last != *b"\n")
+    };
+    last().unwrap_or(false)
 }
 
 /// `wrote` is told whether something is left, each time some of it was taken.

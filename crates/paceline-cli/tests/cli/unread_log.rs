@@ -1,5 +1,6 @@
 //! Standard error whose reader stands still: the work goes on.
 
+use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -31,6 +32,19 @@ fn a_gateway_answers_and_ends() {
     let healthy = get(&format!("{}/healthz", gateway.url));
     gateway.signal(Signal::TERM);
     assert_eq!((healthy.0, gateway.ended()), (200, Some(0)));
+}
+
+/// The process before was killed while its disk was full.
+#[test]
+fn a_line_that_was_cut_before_the_start_ends_before_the_first_line() {
+    let (job, server) = (Job::new(1), Server::new(|_| Reply::ok()));
+    for (before, expected) in [("a cut li", "a cut li\n2"), ("a line\n", "a line\n2"), ("", "2")] {
+        std::fs::write(job.path("log"), before).expect("writable");
+        let log = File::options().append(true).open(job.path("log")).expect("it is there");
+        job.run(&server).arg("--overwrite").stderr(log).ended();
+        let text = job.text("log");
+        assert!(text.starts_with(expected), "{text}");
+    }
 }
 
 #[test]
