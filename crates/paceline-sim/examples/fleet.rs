@@ -29,15 +29,22 @@ fn main() -> Result<ExitCode, std::num::ParseIntError> {
     {
         let demand = Demand::Moves { every: Duration::from_secs(every) };
         let time = Duration::from_secs(240);
-        let job = FleetJob { units, window: Duration::from_secs(seconds), members: 20, demand, time };
+        let job = FleetJob { units, window: Duration::from_secs(seconds), members: 20, weights: &[1], demand, time };
         judge.uses(&format!("demand that moves every {every} s"), &job, bar);
     }
-    for (units, seconds, members, bar) in
-        [(600, 60, 10, 0.99), (600, 60, 50, 0.99), (100, 1, 20, 0.99), (60, 60, 40, 0.97), (20, 1, 30, 0.97)]
-    {
+    let alike: &[u64] = &[1];
+    for (units, seconds, members, weights, bar) in [
+        (600, 60, 10, alike, 0.99),
+        (600, 60, 50, alike, 0.99),
+        (100, 1, 20, alike, 0.99),
+        (60, 60, 40, alike, 0.97),
+        (20, 1, 30, alike, 0.97),
+        (600, 60, 12, &[1, 2, 4], 0.99),
+        (100, 1, 20, &[1, 16], 0.99),
+    ] {
         let window = Duration::from_secs(seconds);
         let time = if units < members as u64 * 2 { 20 * window } else { 3 * window };
-        let job = FleetJob { units, window, members, demand: Demand::Equal, time };
+        let job = FleetJob { units, window, members, weights, demand: Demand::Equal, time };
         judge.shares(&job, bar);
     }
     Ok(if judge.missed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -84,7 +91,8 @@ impl Judge {
 
     fn shares(&mut self, job: &FleetJob, bar: f64) {
         let figures = fleet_use(job, 1);
-        let name = format!("equal demand, {} per {:?}, {} members", job.units, job.window, job.members);
+        let FleetJob { units, window, members, weights, .. } = job;
+        let name = format!("equal demand, {units} per {window:?}, {members} members of weights {weights:?}");
         self.verdict(&format!("{name}: jain"), figures.jain, &format!("at least {bar}"), figures.jain >= bar);
         println!("measure fleet: {name}: used={:.4} no bar", figures.used);
         self.missed |= figures.over > 0;

@@ -74,6 +74,7 @@ impl Measures {
         let goodput = calls.0 as f64 / (calls.1 as f64).max(1.0);
         let waste = record.refusals as f64 / succeeded.max(1.0);
         let lost = f64::from(record.lost) / items;
+        let successes = record.first_done.as_ref().map_or(&record.successes, |(_, successes)| successes);
         let compared = Compared { scenario, setup, ideal, calls, tokens, goodput, waste, lost };
         Self {
             scenario: scenario.name.clone(),
@@ -87,7 +88,7 @@ impl Measures {
             undone: open / items,
             makespan: record.last_success.as_nanos() as f64 / ideal.finished.as_nanos() as f64,
             p99_s: p99(&record.times),
-            jain: jain(record.first_done.as_ref().map_or(&record.successes, |(_, successes)| successes)),
+            jain: jain(successes.iter().map(|count| *count as f64)),
             up_s: changes.up(),
             down_s: changes.down(),
             too_good: compared.too_good(),
@@ -104,10 +105,9 @@ fn p99(times: &[u64]) -> f64 {
 }
 
 /// How equal they are: 1 is equal.
-pub(crate) fn jain(counts: &[u64]) -> f64 {
-    let sum: f64 = counts.iter().map(|count| *count as f64).sum();
-    let squares: f64 = counts.iter().map(|count| *count as f64 * *count as f64).sum();
-    if squares == 0.0 { 1.0 } else { sum * sum / (counts.len() as f64 * squares) }
+pub(crate) fn jain(parts: impl ExactSizeIterator<Item = f64> + Clone) -> f64 {
+    let (sum, squares): (f64, f64) = (parts.clone().sum(), parts.clone().map(|part| part * part).sum());
+    if squares == 0.0 { 1.0 } else { sum * sum / (parts.len() as f64 * squares) }
 }
 
 /// How fast a run followed the steps of the capacity.

@@ -25,6 +25,7 @@ fn demand_that_moves_finds_the_units() {
         units: 100,
         window: Duration::from_secs(10),
         members: 20,
+        weights: &[1],
         demand: Demand::Moves { every: Duration::from_secs(30) },
         time: Duration::from_secs(60),
     };
@@ -35,11 +36,35 @@ fn demand_that_moves_finds_the_units() {
     assert!(figures.used >= 0.9 && figures.over == 0, "{figures:?}");
 }
 
+/// No minute holds more than the limit, those by the clock included: the server may count either.
+#[test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
+fn demand_that_moves_finds_the_units_of_a_minute() {
+    let (window, time) = (Duration::from_mins(1), Duration::from_mins(4));
+    for (units, members, every) in [(600, 20, 30), (3_000, 16, 30), (3_000, 16, 90)] {
+        let demand = Demand::Moves { every: Duration::from_secs(every) };
+        let job = FleetJob { units, window, members, weights: &[1], demand, time };
+        let figures = fleet_use(&job, 1);
+        assert!(figures.used >= 0.97 && figures.over == 0, "{job:?}: {figures:?}");
+    }
+}
+
+/// Also where the units of a part are no whole number.
+#[test]
+fn members_are_served_by_their_weights() {
+    let (demand, window) = (Demand::Equal, Duration::from_secs(10));
+    let job = FleetJob { units: 210, window, members: 6, weights: &[1, 2, 4], demand, time: 3 * window };
+    for (units, weights) in [(210, &[1, 2, 4][..]), (100, &[1, 16])] {
+        let figures = fleet_use(&FleetJob { units, weights, time: 2 * job.time, ..job }, 1);
+        assert!(figures.jain >= 0.99 && figures.used >= 0.97 && figures.over == 0, "{units}: {figures:?}");
+    }
+}
+
 #[test]
 #[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 fn equal_demand_is_served_alike_also_by_less_than_a_unit_each() {
     let (demand, window) = (Demand::Equal, Duration::from_secs(10));
-    let equal = FleetJob { units: 100, window, members: 20, demand, time: 3 * window };
+    let equal = FleetJob { units: 100, window, members: 20, weights: &[1], demand, time: 3 * window };
     let figures = fleet_use(&equal, 1);
     assert!(figures.jain >= 0.99 && figures.over == 0, "{figures:?}");
     let few = FleetJob { units: 20, members: 30, time: 20 * window, ..equal };
@@ -51,7 +76,7 @@ fn equal_demand_is_served_alike_also_by_less_than_a_unit_each() {
 #[test]
 fn no_member_waits_longer_for_its_turn_for_one_that_it_had_among_fewer_members() {
     let (demand, window) = (Demand::Equal, Duration::from_secs(1));
-    let job = FleetJob { units: 20, window, members: 30, demand, time: 20 * window };
+    let job = FleetJob { units: 20, window, members: 30, weights: &[1], demand, time: 20 * window };
     for seed in [1, 2, 7, 15] {
         let figures = fleet_use(&job, seed);
         assert!(figures.jain >= 0.99 && figures.over == 0, "seed {seed}: {figures:?}");

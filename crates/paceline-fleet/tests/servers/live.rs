@@ -80,9 +80,14 @@ impl Process {
     }
 
     pub(crate) async fn join(config: FleetConfig, api: &Api) -> Self {
+        Self::with_callers(4, config, api).await
+    }
+
+    /// With so many callers, each with one call after the other.
+    pub(crate) async fn with_callers(callers: u64, config: FleetConfig, api: &Api) -> Self {
         let limiter = limiter();
         let fleet = Fleet::join(&limiter, config).await.expect("it joins");
-        let callers = (0..4).map(|_| {
+        let callers = (0..callers).map(|_| {
             let (limiter, api) = (limiter.clone(), api.clone());
             tokio::spawn(async move {
                 loop {

@@ -15,3 +15,4 @@ mod rights;
 mod sentinel_set;
 mod steady;
 mod tls;
+mod weights;

@@ -33,7 +33,7 @@ pub fn fleet_gates(members: usize, seed: u64) -> GateFigures {
         Terms { units, window, lease: LEASE, weather: Weather::FAIR, fencing: Fencing::ByLease, in_flight: false };
     let mut traffic = Traffic::new(seed, terms);
     for place in 0..members {
-        traffic.join(1);
+        traffic.join(1, 1);
         traffic.demand(place, 2.0);
     }
     traffic.run(Duration::from_secs(15));

@@ -100,7 +100,7 @@ impl Story {
 
     fn join(&mut self) {
         let cost = 1 + self.rng.next_u64() % (self.traffic.terms.units / 8 + 1);
-        self.traffic.join(if self.traffic.terms.in_flight { 1 } else { cost });
+        self.traffic.join(if self.traffic.terms.in_flight { 1 } else { cost }, 1);
         let place = self.traffic.callers.len() - 1;
         let demand = self.most() * self.rng.unit();
         self.traffic.demand(place, demand);

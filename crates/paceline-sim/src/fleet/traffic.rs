@@ -91,8 +91,8 @@ impl Traffic {
         }
     }
 
-    /// A process begins whose calls cost so much each.
-    pub(super) fn join(&mut self, cost: u64) {
+    /// A process of that weight begins, whose calls cost so much each.
+    pub(super) fn join(&mut self, cost: u64, weight: u64) {
         let Terms { units, window, weather, .. } = self.terms;
         let rate = 1.0 + weather.drift * (2.0 * self.rng.unit() - 1.0);
         let clock = Clock { offset: Duration::from_secs(self.rng.next_u64() % 100_000), rate };
@@ -114,7 +114,7 @@ impl Traffic {
         pacer.divide(local).expect("a sliding window can be divided");
         let scope = pacer.scope("calls");
         let (limits, on_loss, alone_share) = (limits(&self.terms), OnLoss::Strict, Vec::new());
-        let member = MemberConfig { id, weight: 1, limits, on_loss, alone_share };
+        let member = MemberConfig { id, weight, limits, on_loss, alone_share };
         self.fleet.join(Process::new(self.now, pacer, scope, member, clock));
         self.callers.push(Callers { every: None, next: self.now, cost, waiting: VecDeque::new(), left: 0 });
     }

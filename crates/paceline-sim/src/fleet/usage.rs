@@ -29,6 +29,8 @@ pub struct FleetJob {
     pub window: Duration,
     /// Processes.
     pub members: usize,
+    /// Their weights, in turns.
+    pub weights: &'static [u64],
     /// What wants to leave, and where.
     pub demand: Demand,
     /// It is looked at from the fourth window on for so long.
@@ -40,7 +42,7 @@ pub struct FleetJob {
 pub struct FleetUse {
     /// The part of the limit that was used.
     pub used: f64,
-    /// How alike the processes were served: 1 is equal.
+    /// How alike the processes were served for each unit of their weight: 1 is equal.
     pub jain: f64,
     /// Units by which the fullest window exceeded the limit.
     pub over: u64,
@@ -48,11 +50,12 @@ pub struct FleetUse {
 
 /// What a fleet makes of its limit. The same arguments give the same figures.
 pub fn fleet_use(job: &FleetJob, seed: u64) -> FleetUse {
-    let FleetJob { units, window, members, demand, time } = *job;
+    let FleetJob { units, window, members, weights, demand, time } = *job;
     let terms =
         Terms { units, window, lease: LEASE, weather: Weather::FAIR, fencing: Fencing::ByLease, in_flight: false };
     let mut traffic = Traffic::new(seed, terms);
-    (0..members).for_each(|_| traffic.join(1));
+    let weight = |place: usize| weights[place % weights.len()];
+    (0..members).for_each(|place| traffic.join(1, weight(place)));
     let limit = units as f64 / window.as_secs_f64();
     let mut turn = 0;
     let mut lasts = |traffic: &mut Traffic, time: Duration| match demand {
@@ -81,5 +84,6 @@ pub fn fleet_use(job: &FleetJob, seed: u64) -> FleetUse {
     lasts(&mut traffic, time);
     let left: Vec<u64> = traffic.callers.iter().zip(before).map(|(callers, before)| callers.left - before).collect();
     let used = left.iter().sum::<u64>() as f64 / (limit * time.as_secs_f64());
-    FleetUse { used, jain: crate::measures::jain(&left), over: traffic.fullest.saturating_sub(units) }
+    let by_weight = left.iter().enumerate().map(|(place, left)| *left as f64 / weight(place) as f64);
+    FleetUse { used, jain: crate::measures::jain(by_weight), over: traffic.fullest.saturating_sub(units) }
 }
