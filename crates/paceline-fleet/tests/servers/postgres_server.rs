@@ -14,7 +14,14 @@ pub(crate) struct PostgresServer {
 
 impl PostgresServer {
     pub(crate) fn start() -> Self {
-        let keeper = Command::new(KEEPER).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        Self::start_with(&[])
+    }
+
+    /// With these variables for `scripts/private-postgres`.
+    pub(crate) fn start_with(environment: &[(&str, &str)]) -> Self {
+        let mut keeper = Command::new(KEEPER);
+        keeper.envs(environment.iter().copied());
+        let keeper = keeper.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut keeper = keeper.expect("the script is there");
         let mut answers = BufReader::new(keeper.stdout.take().expect("piped"));
         let mut folder = String::new();
@@ -27,7 +34,12 @@ impl PostgresServer {
         format!("postgres://tester@/postgres?host={}", self.folder)
     }
 
-    /// `stop` (as a crash would) or `start`.
+    /// Where its socket is.
+    pub(crate) fn folder(&self) -> &str {
+        &self.folder
+    }
+
+    /// `stop` (as a crash would) or `start`; of a standby also `detach` and `promote`.
     pub(crate) fn tell(&mut self, word: &str) {
         writeln!(self.keeper.stdin.as_ref().expect("piped"), "{word}").expect("it reads");
         let mut answer = String::new();
