@@ -15,19 +15,19 @@ use super::nginx::{BURST, Limit, Nginx, RATE, SERVICE};
 use super::redis_server::RedisServer;
 use crate::bounded::{Bounded, BoundedOutput, TestBound};
 
-const WINDOW: Duration = Duration::from_secs(2);
+pub(crate) const WINDOW: Duration = Duration::from_secs(2);
 
 /// The calls of processes are under way for differently long, on a machine with two cores and four busy tests: a window of their
 /// starts is so much shorter at the server.
-const UNDER_WAY: Duration = Duration::from_millis(300);
+pub(crate) const UNDER_WAY: Duration = Duration::from_millis(300);
 
-const LIMIT: u64 = 100;
+pub(crate) const LIMIT: u64 = 100;
 
 /// After this and a window the others have what a killed process held.
-const LEASE: Duration = Duration::from_secs(3);
+pub(crate) const LEASE: Duration = Duration::from_secs(3);
 
 /// How long the fleet may stand still before the test gives up.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn processes_on_one_key_keep_its_limit_whatever_becomes_of_them_and_of_redis() {

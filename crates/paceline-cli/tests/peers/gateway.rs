@@ -17,7 +17,11 @@ use super::nginx::{BURST, Limit, Nginx, RATE, SERVICE};
 use crate::bounded::{self, Bounded, TestBound};
 
 /// Clients at once, each with one request after the other.
-const CLIENTS: usize = 64;
+pub(crate) const CLIENTS: usize = 64;
+
+/// What each of them asks.
+pub(crate) const BODY: &str =
+    r#"{"model":"peer","max_tokens":8,"messages":[{"role":"user","content":"Say a number."}]}"#;
 
 /// `paceline serve`, stopped with the value.
 pub(crate) struct Gateway {
@@ -129,9 +133,7 @@ pub(crate) async fn send_all(url: &str, items: usize) -> BTreeMap<u16, usize> {
             tokio::spawn(async move {
                 let mut answers = Vec::new();
                 while next.fetch_add(1, Ordering::Relaxed) < items {
-                    let body =
-                        r#"{"model":"peer","max_tokens":8,"messages":[{"role":"user","content":"Say a number."}]}"#;
-                    let answer = client.post(&url).body(body).send().await.expect("the gateway answers");
+                    let answer = client.post(&url).body(BODY).send().await.expect("the gateway answers");
                     answers.push(answer.status().as_u16());
                 }
                 answers
@@ -160,10 +162,14 @@ impl Gateway {
         Self { child, url, state }
     }
 
-    /// Kills it, and begins the next one at its address.
-    pub(crate) fn kill_and_begin(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().expect("SIGKILL");
         self.child.ended();
+    }
+
+    /// Kills it, and begins the next one at its address.
+    pub(crate) fn kill_and_begin(&mut self) {
+        self.kill();
         (self.child, self.url) = begin(self.state.path(), self.url.trim_start_matches("http://"));
     }
 }

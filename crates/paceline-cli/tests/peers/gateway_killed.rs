@@ -10,7 +10,7 @@ use reqwest::Client;
 use tokio::sync::{Notify, watch};
 
 use super::counting::Counting;
-use super::gateway::Gateway;
+use super::gateway::{BODY, Gateway};
 use super::haproxy::{self, Haproxy};
 use super::measure;
 use crate::bounded::TestBound;
@@ -86,8 +86,7 @@ async fn ask(client: Client, url: String, answered: Arc<Answered>, mut begun: wa
     let url = format!("{url}/first/v1/chat/completions");
     loop {
         let gateway = *begun.borrow_and_update();
-        let body = r#"{"model":"peer","max_tokens":8,"messages":[{"role":"user","content":"Say a number."}]}"#;
-        match client.post(&url).body(body).send().await {
+        match client.post(&url).body(BODY).send().await {
             Ok(answer) => {
                 answered.add();
                 return answer.status().as_u16();

@@ -24,7 +24,7 @@ fn hosts(number: usize, items: usize, postgres: &PostgresServer, counting: &Coun
 }
 
 /// Each line of the job has one result in the store, that of its own question, and every host says so.
-fn assert_each_once(postgres: &PostgresServer, items: usize, ended: &[Ended]) {
+pub(crate) fn assert_each_once(postgres: &PostgresServer, items: usize, ended: &[Ended]) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let collected = folder.path().join("all.jsonl").display().to_string();
     let output = postgres.command(&["collect"], &["--job", "requests.jsonl", "-o", &collected]).ended_with_output();
@@ -46,7 +46,7 @@ fn assert_each_once(postgres: &PostgresServer, items: usize, ended: &[Ended]) {
 }
 
 /// The job so far, as `paceline collect` lists it.
-fn job_of(postgres: &PostgresServer) -> Value {
+pub(crate) fn job_of(postgres: &PostgresServer) -> Value {
     let output = postgres.command(&["collect"], &["--json"]).ended_with_output();
     let listed = output.stdout.split(|byte| *byte == b'\n').next().unwrap_or_default();
     serde_json::from_slice(listed).unwrap_or_default()

@@ -14,6 +14,7 @@ mod counting;
 mod faked_clock;
 mod fleet;
 mod fleet_faults;
+mod fleet_gateways;
 #[path = "../../../paceline-fleet/tests/servers/free_ports.rs"]
 mod free_ports;
 mod gateway;
@@ -23,6 +24,7 @@ mod haproxy;
 mod hosts;
 mod hosts_stopped;
 mod job;
+mod job_and_fleet;
 mod kill;
 mod large;
 mod measure;
