@@ -11,6 +11,7 @@ mod scaling;
 mod schedule;
 mod sharing;
 mod tenants;
+mod weighed;
 
 pub use chance::Chance;
 pub use hints::{Hints, ToldWait};

@@ -1,4 +1,5 @@
-//! The limiters of a provider: token bucket, fixed window and sliding log, exact to the nanosecond and the unit.
+//! The limiters of a provider: token bucket, fixed window, the same with a part of the one before, and sliding log, exact to the
+//! nanosecond and the unit.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -6,6 +7,7 @@ use std::time::Duration;
 use paceline_core::{Dimension, Instant, Quota, QuotaShape};
 
 use crate::schedule::Schedule;
+use crate::weighed::Weighed;
 
 /// One limit that a provider enforces.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,11 +20,14 @@ pub struct ModelLimit {
     /// Whether refused calls enter the sliding log too, while it holds less than twice the limit, so that retries
     /// keep it full. Default: no. Other shapes ignore it.
     pub counts_refused: bool,
+    /// Whether a fixed window counts what came in the one before too, by the part of that which a whole window back from now
+    /// reaches, and refused calls, as HAProxy does. Default: no. Other shapes ignore it.
+    pub weighs: bool,
 }
 
 impl From<Quota> for ModelLimit {
     fn from(quota: Quota) -> Self {
-        Self { quota, phase: None, counts_refused: false }
+        Self { quota, phase: None, counts_refused: false, weighs: false }
     }
 }
 
@@ -67,6 +72,7 @@ enum Memory {
         used: u64,
         end: Option<Instant>,
     },
+    Weighed(Weighed),
     Sliding(Log),
 }
 
@@ -87,6 +93,7 @@ impl Limiter {
                 let level = u128::from(burst) * limit.quota.window.as_nanos();
                 Memory::Bucket { burst, level, flowed: 0 }
             }
+            QuotaShape::Fixed if limit.weighs => Memory::Weighed(Weighed::default()),
             QuotaShape::Fixed => Memory::Fixed { used: 0, end: None },
             QuotaShape::Sliding => Memory::Sliding(Log::default()),
         };
@@ -102,7 +109,7 @@ impl Limiter {
     pub(crate) const fn largest(&self) -> u64 {
         match self.memory {
             Memory::Bucket { burst, .. } => burst,
-            Memory::Fixed { .. } | Memory::Sliding { .. } => self.limit.quota.limit,
+            Memory::Fixed { .. } | Memory::Weighed(_) | Memory::Sliding(_) => self.limit.quota.limit,
         }
     }
 
@@ -115,7 +122,7 @@ impl Limiter {
     pub(crate) const fn reserve(&self) -> u64 {
         match self.memory {
             Memory::Bucket { burst, .. } => burst / 4,
-            Memory::Fixed { .. } | Memory::Sliding { .. } => self.present / 50,
+            Memory::Fixed { .. } | Memory::Weighed(_) | Memory::Sliding(_) => self.present / 50,
         }
     }
 
@@ -137,6 +144,7 @@ impl Limiter {
                     *end = self.limit.phase.map(|phase| end_of_window(now, phase, window));
                 }
             }
+            Memory::Weighed(weighed) => weighed.turn(now, window),
             Memory::Sliding(log) => log.forget(now, window),
         }
         if begins && *schedule != Schedule::Constant {
@@ -160,6 +168,7 @@ impl Limiter {
                 Some(end) if used + units > self.present => *end - now,
                 _ => Duration::ZERO,
             },
+            Memory::Weighed(weighed) => weighed.wait(now, (self.present, quota.window), units),
             Memory::Sliding(log) => {
                 let excess = (log.held() + units).saturating_sub(self.present);
                 log.leaves(excess).map_or(Duration::ZERO, |at| (at + quota.window) - now)
@@ -177,17 +186,20 @@ impl Limiter {
                 *used += units;
                 end.get_or_insert(now + window);
             }
+            Memory::Weighed(weighed) => weighed.enter(now, window, units),
             Memory::Sliding(log) => log.enter(now, units),
         }
     }
 
     /// Notes a call that the provider refused.
     pub(crate) fn refuse(&mut self, now: Instant, units: u64) {
-        if let Memory::Sliding(log) = &mut self.memory
-            && self.limit.counts_refused
-            && log.held() < self.limit.quota.limit.saturating_mul(2)
-        {
-            log.enter(now, units);
+        let Quota { limit, window, .. } = self.limit.quota;
+        match &mut self.memory {
+            Memory::Weighed(weighed) => weighed.enter(now, window, units),
+            Memory::Sliding(log) if self.limit.counts_refused && log.held() < limit.saturating_mul(2) => {
+                log.enter(now, units);
+            }
+            _ => {}
         }
     }
 
@@ -201,6 +213,10 @@ impl Limiter {
                 (remaining, self.refilled_in(missing))
             }
             Memory::Fixed { used, end } => (present.saturating_sub(*used), end.map_or(Duration::ZERO, |end| end - now)),
+            Memory::Weighed(weighed) => {
+                let reset = weighed.end.map_or(Duration::ZERO, |end| end + *window - now);
+                (present.saturating_sub(weighed.held(now, *window)), reset)
+            }
             Memory::Sliding(log) => {
                 let reset = log.entries.back().map_or(Duration::ZERO, |(at, _)| (*at + *window) - now);
                 (present.saturating_sub(log.held()), reset)
@@ -276,7 +292,7 @@ fn end_of_window(now: Instant, phase: Duration, window: Duration) -> Instant {
     Instant::from_nanos(u64::try_from(end).unwrap_or(u64::MAX))
 }
 
-fn duration(nanos: u128) -> Duration {
+pub(crate) fn duration(nanos: u128) -> Duration {
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
@@ -363,6 +379,20 @@ mod tests {
             for first in 0..admitted.len() {
                 let inside = admitted[first..].iter().take_while(|(at, _)| *at < admitted[first].0 + window).count();
                 prop_assert!(units(&admitted[first..first + inside]) <= limit);
+            }
+        }
+
+        /// Two windows that follow on each other hold no more than twice the limit, and every wait is exact.
+        #[test]
+        fn a_window_with_a_part_of_the_one_before_holds_no_more_than_its_limit(
+            calls in streams(), limit in 1u64..20, window in 1u64..1_000,
+        ) {
+            let window = Duration::from_nanos(window);
+            let weighed = ModelLimit { weighs: true, ..quota(limit, window, QuotaShape::Fixed).into() };
+            let admitted = admitted(weighed, &calls);
+            for first in 0..admitted.len() {
+                let inside = admitted[first..].iter().take_while(|(at, _)| *at < admitted[first].0 + window).count();
+                prop_assert!(units(&admitted[first..first + inside]) <= 2 * limit);
             }
         }
 

@@ -18,7 +18,7 @@
 //! until = "10m"                         # when all clients stop, whatever is left of the items
 //!
 //! [[limit]]                             # all of them hold
-//! shape = "bucket"                      # "fixed" (with phase = "7s"), "sliding" (with counts_refused = true)
+//! shape = "bucket"                      # "fixed" (with phase = "7s", or weighs = true), "sliding" (with counts_refused = true)
 //! counts = "requests"                   # or "tokens"
 //! limit = 50
 //! per = "1s"

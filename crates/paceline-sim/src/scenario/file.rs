@@ -80,6 +80,8 @@ struct LimitTable {
     phase: Option<Time>,
     #[serde(default)]
     counts_refused: bool,
+    #[serde(default)]
+    weighs: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -246,6 +248,9 @@ fn limit(index: usize, table: LimitTable) -> Result<ModelLimit, ScenarioError> {
     if table.counts_refused && shape != QuotaShape::Sliding {
         return Err(wrong(&key("counts_refused"), true, "none: only a sliding window counts refused calls"));
     }
+    if table.weighs && (shape != QuotaShape::Fixed || table.phase.is_some()) {
+        return Err(wrong(&key("weighs"), true, "none: only a fixed window without a phase weighs the one before"));
+    }
     let dimension = match table.counts.as_deref() {
         None | Some("requests") => Dimension::Requests,
         Some("tokens") => Dimension::Tokens,
@@ -253,7 +258,7 @@ fn limit(index: usize, table: LimitTable) -> Result<ModelLimit, ScenarioError> {
     };
     let quota = Quota { dimension, limit: table.limit, window: time(&key("per"), &table.per)?, shape };
     let phase = table.phase.map(|phase| time(&key("phase"), &phase)).transpose()?;
-    Ok(ModelLimit { quota, phase, counts_refused: table.counts_refused })
+    Ok(ModelLimit { quota, phase, counts_refused: table.counts_refused, weighs: table.weighs })
 }
 
 fn chance(index: usize, table: ChanceTable) -> Result<Chance, ScenarioError> {
