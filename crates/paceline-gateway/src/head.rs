@@ -7,12 +7,19 @@ use http::{HeaderValue, Method, Request, StatusCode, Version};
 
 use crate::refusal::Refusal;
 
+/// By HTTP/1 hyper takes no more; by HTTP/2 it counts their bytes alone.
+const MOST_FIELDS: usize = 100;
+
 /// Refuses a head that hyper takes and that RFC 9112 does not: 3.2 asks for one `Host`, 6.1 for codings that are known.
 pub(crate) fn check<Body>(request: &Request<Body>) -> Result<(), Refusal> {
     let (headers, authority) = (request.headers(), request.uri().authority());
     if request.method() == Method::CONNECT {
         let message = "CONNECT is not supported: the gateway is no proxy; name it as the base address of the client";
         return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "unsupported", message));
+    }
+    if headers.len() > MOST_FIELDS {
+        let message = format!("the head has {} fields: expected {MOST_FIELDS} at most", headers.len());
+        return Err(Refusal::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "bad_request", message));
     }
     if authority.is_some_and(|authority| authority.as_str().contains('@')) {
         return Err(Refusal::bad_request("the target of the request names a user: expected a host alone"));

@@ -145,6 +145,13 @@ pub(super) struct Configured {
     pub(super) file: Option<PathBuf>,
 }
 
+impl Configured {
+    /// The files whose content decides what is served.
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        self.file.iter().chain(self.upstreams.iter().flat_map(Upstream::files)).cloned().collect()
+    }
+}
+
 const EXAMPLES: &str = "\
 Point the base URL of any client at the gateway; its key there may be any text:
   paceline serve --upstream openai --limit 500rpm

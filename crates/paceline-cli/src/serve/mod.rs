@@ -53,12 +53,14 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
 
 async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure> {
     let signals = SignalCount::of(Signals::without_hang_up().map_err(Failure::interrupted)?);
+    let mut changes = Changes::listen().map_err(Failure::interrupted)?;
     let (listener, address) = socket::for_clients(flags.listen)?;
+    let admission = Admission::new(flags, address);
+    // A key that is revoked while the gateway begins must not stay until the next change.
+    changes.look_at(&watched(&flags.upstreams(everywhere)?.files(), &admission, flags));
     let tls = flags.tls()?;
     flags.amiss(tls.as_ref()).iter().for_each(|what| tracing::warn!("{what}"));
-    let admission = Admission::new(flags, address);
     let clients = admission.clients(&Clients::OfThisMachine)?;
-    let mut changes = Changes::listen().map_err(Failure::interrupted)?;
     let mut upstreams = Upstreams::open(flags, everywhere, Bounds::default()).await?;
     let mut only =
         OnlyGateway::of(upstreams.folder().map(|folder| &**folder), flags.state.is_some(), &clients, address)?;
@@ -94,7 +96,7 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     let lifts = lift_holds::follow(folder.as_deref(), &gateway);
     let reloads = async {
         loop {
-            let files = watched(&upstreams, &admission, flags);
+            let files = watched(upstreams.files(), &admission, flags);
             let change = changes.next(&files).await;
             let admit = || admit_anew((&gateway, &batches), flags, &admission, &usage, &mut only);
             let is_right = read_again(&mut upstreams, (&gateway, &batches), &change, &files, admit).await;
@@ -200,9 +202,9 @@ async fn read_again(
 }
 
 /// The files that are read again when they change.
-fn watched(upstreams: &Upstreams, admission: &Admission, flags: &Flags) -> Vec<PathBuf> {
+fn watched(upstreams: &[PathBuf], admission: &Admission, flags: &Flags) -> Vec<PathBuf> {
     let certificate = flags.tls_cert.iter().chain(&flags.tls_key);
-    upstreams.files().iter().chain(admission.file()).chain(certificate).cloned().collect()
+    upstreams.iter().chain(admission.file()).chain(certificate).cloned().collect()
 }
 
 /// Reads the certificate and the keys of clients again. A wrong one changes nothing. Returns whether both are right.

@@ -20,6 +20,8 @@ pub(super) struct Changes {
     #[cfg(unix)]
     hang_up: tokio::signal::unix::Signal,
     known: Contents,
+    /// A file is known that may have changed between its reading and the first look at it.
+    is_unsure: bool,
     reader: Reader,
     /// What was to be read again, and could not be for want of file descriptors.
     again: Option<Change>,
@@ -63,9 +65,15 @@ impl Changes {
             #[cfg(unix)]
             hang_up: tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?,
             known: Contents::new(),
+            is_unsure: false,
             reader: Reader { print, clock: Clock::new(), repeats: Repeats::new() },
             again: None,
         })
+    }
+
+    /// Looks at files that will be read: what changes from now on has changed.
+    pub(super) fn look_at(&mut self, files: &[PathBuf]) {
+        self.known.extend(self.reader.contents(files, &self.known));
     }
 
     /// What has changed was not taken. Where file descriptors are missing, that is why, and it comes again.
@@ -85,10 +93,9 @@ impl Changes {
             return change;
         }
         self.known.retain(|file, _| files.contains(file));
-        let first = self.reader.contents(files, &self.known);
-        for (file, print) in first {
-            self.known.entry(file).or_insert(print);
-        }
+        let new: Vec<_> = files.iter().filter(|file| !self.known.contains_key(*file)).cloned().collect();
+        self.is_unsure |= !new.is_empty();
+        self.look_at(&new);
         let before = self.known.clone();
         #[cfg(unix)]
         let hang_up = tokio::select! {
@@ -96,25 +103,27 @@ impl Changes {
                 self.known = self.reader.contents(files, &self.known);
                 true
             }
-            () = self.reader.changed(&mut self.known, files) => false,
+            () = self.reader.changed(&mut self.known, files, self.is_unsure) => false,
         };
         #[cfg(not(unix))]
         let hang_up = {
-            self.reader.changed(&mut self.known, files).await;
+            self.reader.changed(&mut self.known, files, self.is_unsure).await;
             false
         };
+        self.is_unsure = false;
         let files = self.known.iter().filter(|(file, print)| before.get(*file) != Some(*print));
         Change { hang_up, files: files.map(|(file, _)| file.clone()).collect() }
     }
 }
 
 impl Reader {
-    async fn changed(&mut self, known: &mut Contents, files: &[PathBuf]) {
+    /// Returns once files have changed; where that is unsure, also once they are as they were for a while.
+    async fn changed(&mut self, known: &mut Contents, files: &[PathBuf], is_unsure: bool) {
         let mut before = self.contents(files, known);
         loop {
             tokio::time::sleep(LOOKED_AT).await;
             let now = tokio::task::block_in_place(|| self.contents(files, known));
-            if now == before && now != *known {
+            if now == before && (is_unsure || now != *known) {
                 *known = now;
                 return;
             }
@@ -180,6 +189,20 @@ mod tests {
         reader.print = print;
         std::fs::remove_file(&there).expect("it is there");
         assert_ne!(reader.contents(&files, &known), known, "a file that is gone has changed");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn what_changes_between_its_reading_and_the_first_look_at_it_is_read_again() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let [first, named_later] = ["first", "named later"].map(|name| folder.path().join(name));
+        std::fs::write(&first, "1").expect("writable");
+        let mut changes = Changes::listen().expect("signals can be caught");
+        changes.look_at(std::slice::from_ref(&first));
+        std::fs::write(&first, "2").expect("writable");
+        let change = changes.next(std::slice::from_ref(&first)).await;
+        assert_eq!(change.files, [first.clone()]);
+        let change = changes.next(&[first, named_later]).await;
+        assert!(!change.hang_up && change.files.is_empty(), "it may have changed: {change:?}");
     }
 
     #[tokio::test(start_paused = true)]

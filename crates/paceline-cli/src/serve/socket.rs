@@ -19,10 +19,10 @@ pub(super) const fn scheme(has_tls: bool) -> &'static str {
     if has_tls { "https" } else { "http" }
 }
 
-/// Listens for clients: on the first socket that systemd hands over (`LISTEN_FDS`), which takes the place of that address.
+/// Listens for clients: on the socket that systemd hands over (`LISTEN_FDS`), which takes the place of that address.
 ///
 /// # Errors
-/// A port that is taken.
+/// A port that is taken; several sockets of systemd.
 pub(super) fn for_clients(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Failure> {
     let Some(handed_over) = handed_over().map_err(|error| refused("the socket of LISTEN_FDS", &error))? else {
         return on(LISTEN, address);
@@ -70,7 +70,13 @@ fn refused(place: &str, error: &io::Error) -> Failure {
 
 #[cfg(unix)]
 fn handed_over() -> io::Result<Option<TcpListener>> {
-    let Some(listener) = listenfd::ListenFd::from_env().take_tcp_listener(0)? else { return Ok(None) };
+    let mut sockets = listenfd::ListenFd::from_env();
+    if sockets.len() > 1 {
+        let message =
+            format!("it has {} sockets, of which clients would reach one; expected one (ListenStream)", sockets.len());
+        return Err(io::Error::other(message));
+    }
+    let Some(listener) = sockets.take_tcp_listener(0)? else { return Ok(None) };
     listener.set_nonblocking(true)?;
     TcpListener::from_std(listener).map(Some)
 }

@@ -86,7 +86,7 @@ impl<'a> Upstreams<'a> {
         let configured = flags.upstreams(everywhere)?;
         let conditions = Conditions::of_program(logging::lost_lines());
         let folder = state::folder(flags.state.as_deref(), &conditions)?;
-        let files = files(configured.file, &configured.upstreams);
+        let files = configured.files();
         let mut served = Vec::new();
         for configured in configured.upstreams {
             served.push(Served::open(configured, folder.as_ref(), &bounds, flags.lift_holds).await?);
@@ -142,7 +142,7 @@ impl<'a> Upstreams<'a> {
     /// Returns what has changed.
     async fn try_reload(&mut self, gateway: &Gateway, mends: bool) -> Result<Vec<String>, Failure> {
         let configured = self.flags.upstreams(self.everywhere)?;
-        let files = files(configured.file, &configured.upstreams);
+        let files = configured.files();
         // All that may fail comes first: a configuration is taken whole, or not at all.
         let mut plans = Vec::new();
         for configured in configured.upstreams {
@@ -364,11 +364,6 @@ fn warn_of_lost_limits(before: &Upstream, now: &Upstream) {
 fn fleet_of(configured: &Upstream) -> Option<impl PartialEq> {
     let PacerConfig { limits, tiers, places, tier_places, longest_call, .. } = &configured.pacer;
     configured.fleet.as_ref().map(|fleet| (fleet, limits, tiers, places, tier_places, longest_call))
-}
-
-/// Those whose content decides what is served.
-fn files(configuration: Option<PathBuf>, upstreams: &[Upstream]) -> Vec<PathBuf> {
-    configuration.iter().chain(upstreams.iter().flat_map(Upstream::files)).cloned().collect()
 }
 
 /// What has to live as long as an upstream.

@@ -352,26 +352,29 @@ fn a_socket_of_systemd_takes_the_place_of_the_address() {
     let port = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = port.local_addr().expect("it listens");
     let told = UnixDatagram::bind(job.path("notify")).expect("a socket");
-    let started = || {
+    let command = |sockets: u32| {
         // A shell moves the socket to the place where systemd puts it, and names the process as systemd does.
-        let script = r#"LISTEN_PID=$$ LISTEN_FDS=1 exec "$0" "$@" 3<&0 0</dev/null"#;
+        let script = format!(r#"LISTEN_PID=$$ LISTEN_FDS={sockets} exec "$0" "$@" 3<&0 4<&0 0</dev/null"#);
         let paceline = serve(&job, &server, &[]);
         let mut command = Command::new("sh");
-        command.args(["-c", script]).arg(paceline.get_program()).args(paceline.get_args());
+        command.args(["-c", &script]).arg(paceline.get_program()).args(paceline.get_args());
         command.current_dir(job.path("")).env("NOTIFY_SOCKET", job.path("notify"));
         for (name, value) in paceline.get_envs() {
             value.map(|value| command.env(name, value));
         }
         command.stdin(OwnedFd::from(port.try_clone().expect("a copy")));
-        Gateway::start(&mut command)
+        command
     };
+    let two = command(2).output().expect("it starts");
+    let why = String::from_utf8_lossy(&two.stderr);
+    assert!(two.status.code() == Some(2) && why.contains("2 sockets") && why.contains("ListenStream"), "{why}");
     let state = || {
         let mut text = [0; 99];
         let length = told.recv(&mut text).expect("a word");
         String::from_utf8_lossy(&text[..length]).trim().to_owned()
     };
     for _ in 0..2 {
-        let mut gateway = started();
+        let mut gateway = Gateway::start(&mut command(1));
         assert_eq!((gateway.url.as_str(), state().as_str()), (&*format!("http://{address}"), "READY=1"));
         assert_eq!(gateway.post("/generic/v1/things", "1s").0, 200);
         gateway.signal(Signal::TERM);

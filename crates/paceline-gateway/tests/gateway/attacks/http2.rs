@@ -280,6 +280,23 @@ async fn what_http_1_would_read_as_more_does_not_come_out_of_http_2() {
     assert!(said.iter().any(|(kind, _, payload)| *kind == HEADERS && payload.first() == Some(&0x88)), "{said:?}");
 }
 
+#[tokio::test]
+async fn a_head_has_no_more_fields_than_by_http_1() {
+    let raw = Raw::new(|_| OK.to_vec());
+    let served = Served::new(raw.address, "", impatient());
+    let names: Vec<_> = (0..101).map(|n| format!("x-{n}")).collect();
+    for (count, expected) in [(100, 200), (101, 431)] {
+        let more: Vec<_> = names[..count].iter().map(|name| (name.as_str(), "y")).collect();
+        let head = [fields(&GET), fields(&more)].concat();
+        let mut stream = begun(&served).await;
+        stream.write_all(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &head)).await.unwrap();
+        let said = frames(stream).await;
+        let succeeded = said.iter().any(|(kind, _, payload)| *kind == HEADERS && payload.first() == Some(&0x88));
+        assert_eq!(succeeded, expected == 200, "{count} fields: {said:?}");
+    }
+    assert_eq!(raw.seen().len(), 1);
+}
+
 /// The next frame of that kind; one that resets a stream is none that may come before.
 async fn next(stream: &mut TcpStream, kind: u8) {
     loop {
