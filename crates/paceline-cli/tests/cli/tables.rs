@@ -46,13 +46,14 @@ fn rows_are_named_by_a_column_and_requests_have_what_flags_add() {
     );
     assert_eq!(body["messages"][1]["role"], "user");
     // Other requests are another job.
-    for changed in [
-        &["--id-column", "review_id", "--body", r#"{"temperature": 1}"#, "--system-prompt", "One word."][..],
-        &["--id-column", "review_id", "--body", r#"{"temperature": 0}"#],
-        &args[2..],
+    let other = r#"{"temperature": 1}"#;
+    for (changed, flag) in [
+        (&["--id-column", "review_id", "--body", other, "--system-prompt", "One word."][..], "--body"),
+        (&["--id-column", "review_id", "--body", r#"{"temperature": 0}"#], "--system-prompt"),
+        (&args[2..], "--id-column"),
     ] {
         let (code, log) = run(&job, &server, "reviews.csv", &[&ASKED[..], changed].concat());
-        assert!(code == 2 && log.contains("(or --body, --system-prompt or --id-column)"), "{log}");
+        assert!(code == 2 && log.contains(&format!("the input of this job, but {flag} was ")), "{log}");
     }
     assert_eq!(server.count(), 3);
 }
