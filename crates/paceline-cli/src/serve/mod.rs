@@ -53,11 +53,9 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
 
 async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure> {
     let signals = SignalCount::of(Signals::without_hang_up().map_err(Failure::interrupted)?);
-    let mut changes = Changes::listen().map_err(Failure::interrupted)?;
     let (listener, address) = socket::for_clients(flags.listen)?;
     let admission = Admission::new(flags, address);
-    // A key that is revoked while the gateway begins must not stay until the next change.
-    changes.look_at(&watched(&flags.upstreams(everywhere)?.files(), &admission, flags));
+    let mut changes = changes_from_now_on(flags, everywhere, &admission)?;
     let tls = flags.tls()?;
     flags.amiss(tls.as_ref()).iter().for_each(|what| tracing::warn!("{what}"));
     let clients = admission.clients(&Clients::OfThisMachine)?;
@@ -122,6 +120,13 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     usage.save(&gateway.clients());
     upstreams.end().await;
     Ok(Status::Success)
+}
+
+/// Looks at the files before they are read: a key that is revoked while the gateway begins must not stay until the next change.
+fn changes_from_now_on(flags: &Flags, everywhere: &Everywhere, admission: &Admission) -> Result<Changes, Failure> {
+    let mut changes = Changes::listen().map_err(Failure::interrupted)?;
+    changes.look_at(&watched(&flags.upstreams(everywhere)?.files(), admission, flags));
+    Ok(changes)
 }
 
 /// That no key is asked for must not be learnt from a bill. A folder that is named is that of a service: what was there may be
