@@ -125,7 +125,9 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
 /// Looks at the files before they are read: a key that is revoked while the gateway begins must not stay until the next change.
 fn changes_from_now_on(flags: &Flags, everywhere: &Everywhere, admission: &Admission) -> Result<Changes, Failure> {
     let mut changes = Changes::listen().map_err(Failure::interrupted)?;
-    changes.look_at(&watched(&flags.upstreams(everywhere)?.files(), admission, flags));
+    // Of a wrong configuration the reading tells.
+    let files = flags.upstreams(everywhere).map(|configured| configured.files());
+    changes.look_at(&watched(&files.unwrap_or_default(), admission, flags));
     Ok(changes)
 }
 
