@@ -37,14 +37,14 @@ impl Gateway {
         }
         let (mut closed, mut wait_for_a_store) = (Vec::new(), false);
         for upstream in self.upstreams().iter() {
-            match upstream.limiter().account_state() {
-                ScopeState::Stopped { reason } => closed.push(format!("{}: {reason}", upstream.name())),
-                _ => {
+            closed.push(match why_stopped(upstream) {
+                Some(reason) => format!("{}: {reason}", upstream.name()),
+                None => {
                     let Some(why) = upstream.without_share() else { return Ok(self.amiss()) };
                     wait_for_a_store = true;
-                    closed.push(format!("{}: {}", upstream.name(), why.words));
+                    format!("{}: {}", upstream.name(), why.words)
                 }
-            }
+            });
         }
         let what = if wait_for_a_store { "nothing leaves" } else { "every upstream is stopped until a person acts" };
         Err(format!("{what}: {}", closed.join("; ")))
@@ -55,15 +55,19 @@ impl Gateway {
         self.tls().map_or(Validity::Long, |tls| tls.validity(now))
     }
 
-    /// A line for each upstream that does not answer, and for what is amiss with the program. All may read it.
+    /// A line for each upstream that is stopped or does not answer, and for what is amiss with the program. All may read it.
     fn amiss(&self) -> String {
+        let stopped = |upstream: &Arc<Backend>| {
+            Some(format!("{}: stopped until a person acts: {}\n", upstream.name(), why_stopped(upstream)?))
+        };
         let silent = |upstream: &Arc<Backend>| Some(format!("{}: {}\n", upstream.name(), upstream.longest_silence()?));
         let upstreams = self.upstreams();
         let down =
             upstreams.iter().filter_map(|upstream| Some(format!("{}: {}\n", upstream.name(), upstream.outage()?)));
         let store =
             |upstream: &Arc<Backend>| Some(format!("{}: {}\n", upstream.name(), upstream.limiter().fleet()?.problem?));
-        let amiss = down.chain(upstreams.iter().filter_map(silent)).chain(upstreams.iter().filter_map(store));
+        let amiss = upstreams.iter().filter_map(stopped).chain(down);
+        let amiss = amiss.chain(upstreams.iter().filter_map(silent)).chain(upstreams.iter().filter_map(store));
         let certificate = match self.certificate_validity(clock::wall()) {
             Validity::Long => String::new(),
             Validity::EndsSoon(until) => format!("the certificate that clients are shown ends at {until}\n"),
@@ -177,6 +181,14 @@ impl Gateway {
             let next = self.upstreams().iter().map(next).min();
             tokio::time::sleep(next.unwrap_or(STEP)).await;
         }
+    }
+}
+
+/// Why nothing leaves to the upstream until a person acts.
+fn why_stopped(upstream: &Backend) -> Option<Arc<str>> {
+    match upstream.limiter().account_state() {
+        ScopeState::Stopped { reason } => Some(reason),
+        _ => None,
     }
 }
 

@@ -152,6 +152,16 @@ async fn programs_that_follow_the_state_are_bounded() {
 }
 
 #[tokio::test]
+async fn a_stopped_upstream_beside_another_has_a_line_of_its_own() {
+    let (bad, _) = counted(|_| answer(401, &[], r#"{"error":{"code":"invalid_api_key","message":"no"}}"#)).await;
+    let (good, _) = counted(|_| answer(200, &[], "{}")).await;
+    let served = Served::all(&[("api", bad, ""), ("other", good, "")], Bounds::default());
+    assert_eq!(served.post().send().await.unwrap().status().as_u16(), 401);
+    let (status, text) = page(&served, "/readyz").await;
+    assert!(status == 200 && text.starts_with("ready\napi: stopped until a person acts: "), "{text}");
+}
+
+#[tokio::test]
 async fn a_gateway_is_ready_until_every_upstream_is_stopped() {
     let (api, _) = counted(|_| answer(401, &[], r#"{"error":{"code":"invalid_api_key","message":"no"}}"#)).await;
     let served = Served::new(api, "", Bounds::default());
