@@ -23,6 +23,9 @@ const MOST_AT_FAULT: usize = 2;
 /// So many calls of others have passed meanwhile where no test is needed.
 const PROOFS: usize = 2;
 
+/// A caller that failed alone has a breaker of its own for so long after that let its next call pass: it may call no more.
+const UNUSED: Duration = Duration::from_secs(15 * 60);
+
 /// A call that was answered, or is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Of {
@@ -166,6 +169,7 @@ impl Breakers {
         }
         let is_other = self.is_other(of.caller) && of.probe;
         if let Some(callers) = &mut self.callers {
+            callers.own.retain(|_, own| own.open_until().is_none_or(|until| now <= until + UNUSED));
             callers.note(now + took, of.caller, failed);
             callers.other_tests &= !is_other;
             if is_other && failed {
@@ -388,6 +392,16 @@ mod tests {
             assert!(breakers.all().is_clear() && !breakers.is_clear());
         }
         assert_eq!([16, 16].map(|second| tests(&mut breakers, second, 1, false)), [None, None]);
+        assert!(breakers.is_clear() && !breakers.differ());
+    }
+
+    #[test]
+    fn who_failed_alone_and_calls_no_more_is_forgotten() {
+        let mut breakers = opened(&[1]);
+        tests(&mut breakers, 1, 2, false);
+        ends(&mut breakers, 900, 500, 2, false);
+        assert_eq!(breakers.at_fault(), [1].to_vec(), "its next call may come");
+        ends(&mut breakers, 903, 501, 2, false);
         assert!(breakers.is_clear() && !breakers.differ());
     }
 

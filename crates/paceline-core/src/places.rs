@@ -49,8 +49,11 @@ pub(crate) struct Held {
     pub(crate) unproven: u32,
 }
 
-/// So many callers are known whose calls waited in vain.
+/// So many callers are known whose calls waited in vain, ...
 const MOST_MUTE: usize = 50;
+
+/// ... and each for so long after its last one: it may call no more.
+const MUTE_FOR: Duration = Duration::from_secs(15 * 60);
 
 /// Callers of a scope whose last call waited for its answer in vain, where they are known apart: each is as a scope of its own.
 #[derive(Clone, Debug, Default)]
@@ -59,15 +62,21 @@ pub(crate) struct MuteCallers(BTreeMap<u64, Mute>);
 #[derive(Clone, Copy, Debug)]
 struct Mute {
     since: Instant,
-    /// Calls that left since then.
+    /// When its last call failed.
+    last: Instant,
+    /// Calls that left since the first one that waited in vain.
     in_flight: u32,
 }
 
 impl MuteCallers {
     /// A call of a caller failed after so long.
     pub(crate) fn failed(&mut self, now: Instant, caller: u64, took: Duration) {
-        if took >= IN_VAIN && (self.0.len() < MOST_MUTE || self.0.contains_key(&caller)) {
-            self.0.entry(caller).or_insert(Mute { since: now, in_flight: 0 });
+        if took < IN_VAIN {
+            return;
+        }
+        self.0.retain(|_, mute| mute.in_flight > 0 || now - mute.last <= MUTE_FOR);
+        if self.0.len() < MOST_MUTE || self.0.contains_key(&caller) {
+            self.0.entry(caller).or_insert(Mute { since: now, last: now, in_flight: 0 }).last = now;
         }
     }
 
@@ -186,6 +195,18 @@ mod tests {
         };
         assert_eq!([1, 2, 3].map(|scopes| held(scopes, 8)), [2, 4, 4]);
         assert_eq!([1, 4, 16].map(|scopes| held(scopes, 500)), [100, 252, 400]);
+    }
+
+    #[test]
+    fn a_caller_that_waited_in_vain_and_calls_no_more_is_forgotten() {
+        let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+        let mut mute = MuteCallers::default();
+        let fails = |mute: &mut MuteCallers, second, caller| mute.failed(at(second), caller, IN_VAIN);
+        (0..60).for_each(|caller| fails(&mut mute, caller, caller));
+        assert_eq!((mute.count(), mute.held(49), mute.held(50)), (MOST_MUTE, Some(0), None));
+        mute.sent(0);
+        fails(&mut mute, 949, 60);
+        assert_eq!((mute.count(), mute.held(0), mute.held(60)), (3, Some(1), Some(0)), "one has a call in flight");
     }
 
     #[test]

@@ -20,8 +20,11 @@ pub(super) fn take(path: &Path) -> io::Result<Option<File>> {
 pub(super) fn sign(mut file: &File, shares: bool) -> io::Result<()> {
     let me = format!("{} {}\n", std::process::id(), if shares { SHARES } else { "" });
     file.rewind()?;
-    file.write_all(me.as_bytes())?;
-    file.set_len(me.len() as u64)
+    let written = file.write_all(me.as_bytes());
+    // What another process signed is not true any more, though this one could not be written.
+    let length = if written.is_ok() { me.len() } else { 0 };
+    file.set_len(length as u64)?;
+    written
 }
 
 /// The process that holds the file, and whether it shares its configured limits. It may be about to sign, or have no room for it.

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 
 use paceline_providers::Provider;
+use paceline_providers::secrets::hidden;
 use serde_json::{Map, Value};
 
 use crate::exit::Failure;
@@ -394,11 +395,14 @@ fn kind(input: &Path) -> Option<String> {
     Some(stem.unwrap_or(input).extension()?.to_str()?.to_ascii_lowercase())
 }
 
-/// A value of a flag, of a long text its beginning and what tells it from others.
+/// A value of a flag without what looks like a secret, of a long text its beginning; then with what tells it from others.
 fn quoted(text: &str) -> String {
-    match text.char_indices().nth(LONGEST_QUOTE) {
-        None => format!("{text:?}"),
-        Some((end, _)) => format!("{:?}... (hash {})", &text[..end], &blake3::hash(text.as_bytes()).to_hex()[..8]),
+    let shown = hidden(text);
+    let hash = || blake3::hash(text.as_bytes()).to_hex()[..8].to_owned();
+    match shown.char_indices().nth(LONGEST_QUOTE) {
+        None if shown == text => format!("{text:?}"),
+        None => format!("{shown:?} (hash {})", hash()),
+        Some((end, _)) => format!("{:?}... (hash {})", &shown[..end], hash()),
     }
 }
 
@@ -464,4 +468,18 @@ fn each_line(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_told_without_a_key_that_stands_in_it() {
+        let quotes = ["sk-proj-abcdefghijklmnopqrstuvwxyz0123456789", "sk-proj-zyxwvutsrqponmlkjihgfedcba9876543210"]
+            .map(|key| quoted(&format!("user = {key}")));
+        assert!(quotes.iter().all(|quote| !quote.contains("mnop") && !quote.contains("ponm")), "{quotes:?}");
+        assert_ne!(quotes[0], quotes[1], "that it changed is told");
+        assert_eq!(quoted("brief"), "\"brief\"");
+    }
 }

@@ -310,7 +310,7 @@ impl Run<'_> {
         let bounded = ended.stop.as_ref().is_some_and(StopReason::is_bound);
         written = written.and(self.report(context, &Ending { now, bounded, enough }));
         let exceeded = ended.stop.as_ref().and_then(StopReason::exceeded_budget);
-        let by_model = exceeded.map(|_| left_by_model(journal, context, now)).unwrap_or_default();
+        let by_model = exceeded.map(|_| left_by_model(journal, context, now, enough)).unwrap_or_default();
         // What a full disk leaves in the log of the journal, the next run finds there.
         let full = journal.disk_full().is_some();
         let closed = journal.close().or_else(|error| if full { Ok(()) } else { Err(failure_of(&error)) });
@@ -411,13 +411,16 @@ fn paths(args: &RunArgs) -> Result<Paths, Failure> {
     })
 }
 
-/// The models that the items ask for which are left, where they matter and all of them can be read.
-fn left_by_model(journal: &Journal, context: &Context, now: Timestamp) -> BTreeMap<Arc<str>, u64> {
+/// The models that the items ask for which are left, where they matter and all of them can be read before the user has `enough`.
+fn left_by_model(journal: &Journal, context: &Context, now: Timestamp, enough: &AtomicBool) -> BTreeMap<Arc<str>, u64> {
     let mut left = BTreeMap::<Arc<str>, u64>::new();
     if !context.budget.tells_models_apart() {
         return left;
     }
     let read = journal.report(now, Rows::NotSimplySucceeded, |row| -> Result<(), ReportError> {
+        if enough.load(Ordering::Relaxed) {
+            return Err(ReportError::Interrupted);
+        }
         if matches!(row.state, State::Waiting | State::InFlight) {
             let bytes = context.input.read(Span { offset: row.src_off, len: row.src_len })?;
             let line = context.format.read(&bytes, row.line).map_err(io::Error::other)?;

@@ -200,7 +200,7 @@ mod tests {
         changes.look_at(std::slice::from_ref(&first));
         std::fs::write(&first, "2").expect("writable");
         let change = changes.next(std::slice::from_ref(&first)).await;
-        assert_eq!(change.files, [first.clone()]);
+        assert_eq!(change.files, std::slice::from_ref(&first));
         let change = changes.next(&[first, named_later]).await;
         assert!(!change.hang_up && change.files.is_empty(), "it may have changed: {change:?}");
     }

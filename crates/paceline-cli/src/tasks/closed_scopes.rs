@@ -139,6 +139,10 @@ pub(crate) async fn replace(store: &dyn WorkStore, before: Option<&str>, encoded
 /// What is told of a scope whose calls fail too seldom for a test of it by one of them.
 pub(crate) const FAILING_EACH: &str = "its calls fail; each item is tried again after its own wait";
 
+/// ... of one whose calls fail at one or two of its addresses: an item to another address tests nothing of theirs.
+pub(crate) const FAILING_APART: &str =
+    "calls to one or two of its addresses fail; one item of each is tried at a time, and the others of the host go on";
+
 /// What is told of a scope that a person has opened.
 const OPENED: &str = "a person has opened it, and the next call tests it";
 
@@ -260,7 +264,9 @@ impl ClosedScopes {
 
     /// A line for each of those whose calls fail, so that of the items that a person sends for one tests it.
     pub(crate) fn failing(&self) -> impl Iterator<Item = String> {
-        let is_tested = |scope: &&ClosedScope| scope.why == Some(Why::Failing) && scope.reason != FAILING_EACH;
+        let is_tested = |scope: &&ClosedScope| {
+            scope.why == Some(Why::Failing) && ![FAILING_EACH, FAILING_APART].contains(&&*scope.reason)
+        };
         self.0.iter().filter(is_tested).map(|scope| {
             let name = text::printable(&scope.name);
             format!("{name} fails: one of these items tests it next, and the others wait for how that ends")

@@ -7,14 +7,10 @@ use paceline::Limiter;
 use paceline_core::{ScopeAnswers, ScopeState, Timestamp};
 
 use super::{Stopped, Why};
-use crate::tasks::closed_scopes::{ClosedScope, FAILING_EACH};
+use crate::tasks::closed_scopes::{ClosedScope, FAILING_APART, FAILING_EACH};
 
 /// What is told of a scope whose server fails.
 const FAILING: &str = "its calls fail; one item at a time is tried, and the others wait";
-
-/// ... of one whose calls fail at one or two of its addresses, ...
-const FAILING_APART: &str =
-    "calls to one or two of its addresses fail; one item of each is tried at a time, and the others of the host go on";
 
 /// What is told of a scope that does not answer.
 const UNANSWERED: &str = "it does not answer; one item at a time is tried, and the others wait";
