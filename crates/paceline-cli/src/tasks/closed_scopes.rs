@@ -264,9 +264,8 @@ impl ClosedScopes {
 
     /// A line for each of those whose calls fail, so that of the items that a person sends for one tests it.
     pub(crate) fn failing(&self) -> impl Iterator<Item = String> {
-        let is_tested = |scope: &&ClosedScope| {
-            scope.why == Some(Why::Failing) && ![FAILING_EACH, FAILING_APART].contains(&&*scope.reason)
-        };
+        const BY_EACH: [&str; 2] = [FAILING_EACH, FAILING_APART];
+        let is_tested = |scope: &&ClosedScope| scope.why == Some(Why::Failing) && !BY_EACH.contains(&&*scope.reason);
         self.0.iter().filter(is_tested).map(|scope| {
             let name = text::printable(&scope.name);
             format!("{name} fails: one of these items tests it next, and the others wait for how that ends")
