@@ -13,7 +13,7 @@ use crate::admit::Admit;
 use crate::breaker::{Breaker, Change};
 use crate::config::BreakerConfig;
 use crate::error::ConfigError;
-use crate::places::MuteCallers;
+use crate::places::{KNOWN_FOR, MuteCallers};
 use crate::time::Instant;
 
 /// So many callers may have sent what fails; what fails for more is the server's, as for refusals of an account
@@ -22,9 +22,6 @@ const MOST_AT_FAULT: usize = 2;
 
 /// So many calls of others have passed meanwhile where no test is needed.
 const PROOFS: usize = 2;
-
-/// A caller that failed alone has a breaker of its own for so long after that let its next call pass: it may call no more.
-const UNUSED: Duration = Duration::from_secs(15 * 60);
 
 /// A call that was answered, or is.
 #[derive(Clone, Copy, Debug)]
@@ -169,7 +166,7 @@ impl Breakers {
         }
         let is_other = self.is_other(of.caller) && of.probe;
         if let Some(callers) = &mut self.callers {
-            callers.own.retain(|_, own| own.open_until().is_none_or(|until| now <= until + UNUSED));
+            callers.own.retain(|_, own| own.open_until().is_none_or(|until| now <= until + KNOWN_FOR));
             callers.note(now + took, of.caller, failed);
             callers.other_tests &= !is_other;
             if is_other && failed {

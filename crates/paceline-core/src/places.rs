@@ -49,11 +49,12 @@ pub(crate) struct Held {
     pub(crate) unproven: u32,
 }
 
-/// So many callers are known whose calls waited in vain, ...
+/// So many callers are known whose calls waited in vain.
 const MOST_MUTE: usize = 50;
 
-/// ... and each for so long after its last one: it may call no more.
-const MUTE_FOR: Duration = Duration::from_secs(15 * 60);
+/// A caller that made trouble alone is known for so long after its last call, or after its next one might have come: it may call
+/// no more.
+pub(crate) const KNOWN_FOR: Duration = Duration::from_secs(15 * 60);
 
 /// Callers of a scope whose last call waited for its answer in vain, where they are known apart: each is as a scope of its own.
 #[derive(Clone, Debug, Default)]
@@ -74,7 +75,7 @@ impl MuteCallers {
         if took < IN_VAIN {
             return;
         }
-        self.0.retain(|_, mute| mute.in_flight > 0 || now - mute.last <= MUTE_FOR);
+        self.0.retain(|_, mute| mute.in_flight > 0 || now - mute.last <= KNOWN_FOR);
         if self.0.len() < MOST_MUTE || self.0.contains_key(&caller) {
             self.0.entry(caller).or_insert(Mute { since: now, last: now, in_flight: 0 }).last = now;
         }

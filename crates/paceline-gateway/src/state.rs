@@ -57,17 +57,18 @@ impl Gateway {
 
     /// A line for each upstream that is stopped or does not answer, and for what is amiss with the program. All may read it.
     fn amiss(&self) -> String {
-        let stopped = |upstream: &Arc<Backend>| {
-            Some(format!("{}: stopped until a person acts: {}\n", upstream.name(), why_stopped(upstream)?))
-        };
-        let silent = |upstream: &Arc<Backend>| Some(format!("{}: {}\n", upstream.name(), upstream.longest_silence()?));
+        let kinds: [fn(&Backend) -> Option<String>; 4] = [
+            |upstream| Some(format!("stopped until a person acts: {}", why_stopped(upstream)?)),
+            Backend::outage,
+            |upstream| Some(upstream.longest_silence()?.to_string()),
+            |upstream| Some(upstream.limiter().fleet()?.problem?.to_string()),
+        ];
         let upstreams = self.upstreams();
-        let down =
-            upstreams.iter().filter_map(|upstream| Some(format!("{}: {}\n", upstream.name(), upstream.outage()?)));
-        let store =
-            |upstream: &Arc<Backend>| Some(format!("{}: {}\n", upstream.name(), upstream.limiter().fleet()?.problem?));
-        let amiss = upstreams.iter().filter_map(stopped).chain(down);
-        let amiss = amiss.chain(upstreams.iter().filter_map(silent)).chain(upstreams.iter().filter_map(store));
+        let line = |what: fn(&Backend) -> Option<String>| {
+            let told = move |upstream: &Arc<Backend>| Some(format!("{}: {}\n", upstream.name(), what(upstream)?));
+            upstreams.iter().filter_map(told)
+        };
+        let amiss = kinds.into_iter().flat_map(line);
         let certificate = match self.certificate_validity(clock::wall()) {
             Validity::Long => String::new(),
             Validity::EndsSoon(until) => format!("the certificate that clients are shown ends at {until}\n"),

@@ -410,7 +410,7 @@ impl Sender {
 
     fn headers_of(&self, call: &Call) -> HeaderMap {
         let mut headers = self.config.headers.clone();
-        let secrets: Vec<_> = self.config.headers.iter().filter(|(_, value)| value.is_sensitive()).collect();
+        let secrets: Vec<_> = sensitive(&self.config.headers).collect();
         secrets.iter().for_each(|(name, _)| drop(headers.remove(*name)));
         if call.body.is_empty() {
             headers.remove(CONTENT_TYPE);
