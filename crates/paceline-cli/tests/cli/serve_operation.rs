@@ -162,7 +162,10 @@ fn a_changed_configuration_acts_without_a_restart_and_what_was_sent_still_counts
     assert_eq!(gateway.post("/first/v1/things", "1s").0, 200, "without a limit, and without a signal");
     assert_eq!(names(&state(&gateway)), [json!("first")]);
     assert_eq!(get(&format!("{}/more/things", gateway.url)).0, 404);
-    assert_eq!(server.count(), 4);
+    configure(&job, &server, "limits = [\"5 per 1h\"]\n");
+    wait_for_log(&job, READ, 3);
+    let statuses = [(); 2].map(|()| gateway.post("/first/v1/things", "1s").0);
+    assert_eq!((statuses, server.count()), ([200, 429], 5), "what left without a limit counts, too");
 }
 
 #[test]

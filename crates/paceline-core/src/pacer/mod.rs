@@ -323,8 +323,9 @@ impl Pacer {
     }
 
     /// Replaces the configuration. What was sent still counts under each new limit of the same dimension, also where its
-    /// window or its kind changes. The pacer remembers no further back than the longest window of that dimension so far: while
-    /// a longer one fills up for the first time, what left before that is not in it. A new dimension and a new tier begin empty.
+    /// window or its kind changes, and where there was none for a while: limits that are no more count on. The pacer remembers
+    /// no further back than the longest window of that dimension so far: while a longer one fills up for the first time, what
+    /// left before that is not in it. A new dimension and a new tier begin empty.
     ///
     /// # Errors
     /// The first invalid setting, by name; then nothing has changed.

@@ -7,6 +7,7 @@ mod bucket;
 mod counter;
 mod counts;
 mod fixed;
+mod former;
 mod late;
 mod sliding;
 mod sums;
@@ -46,6 +47,9 @@ pub(crate) struct Quotas {
     /// The same without the units of other pacers of the account; none before there were any.
     #[expect(clippy::box_collection, reason = "most scopes have none, and a scope is small")]
     own: Option<Box<Vec<(Quota, Counter)>>>,
+    /// Limits that are no more count on.
+    #[expect(clippy::box_collection, reason = "most scopes have none, and a scope is small")]
+    former: Option<Box<Vec<(Quota, Counter)>>>,
     burst: Option<TokenBucket>,
     /// A window made a request wait since the last call left.
     full: bool,
@@ -58,23 +62,25 @@ impl Quotas {
             check(quota)?;
             counters.push((quota.clone(), Counter::new(quota)));
         }
-        Ok(Self { counters: counters.into(), own: None, burst: burst(limits)?, full: false })
+        Ok(Self { counters: counters.into(), own: None, former: None, burst: burst(limits)?, full: false })
     }
 
     /// Replaces the limits. What was sent still counts: each new counter starts with the units of the known counter of its
-    /// dimension that fits best. No counter remembers more than the longest known window of that dimension.
+    /// dimension that fits best. No counter remembers more than the longest window of that dimension that there was so far.
     pub(crate) fn reconfigure(&mut self, now: Instant, limits: &Limits) -> Result<(), ConfigError> {
         let mut next = Self::new(limits)?;
         next.own = self.own.as_ref().map(|own| {
             let mut next = next.counters.to_vec();
             for (quota, counter) in &mut next {
-                inherit(now, quota, counter, own);
+                inherit(now, quota, counter, own.iter().chain(self.former()));
             }
             Box::new(next)
         });
+        let known = self.counters.iter().chain(self.former());
         for (quota, counter) in &mut next.counters {
-            inherit(now, quota, counter, &self.counters);
+            inherit(now, quota, counter, known.clone());
         }
+        next.former = former::beyond(now, &next.counters, known);
         if let (Some(next), Some(known)) = (&mut next.burst, &self.burst) {
             next.inherit(now, known);
         }
@@ -166,7 +172,12 @@ impl Quotas {
 
     /// The counts that another pacer can restore.
     pub(crate) fn export(&self, now: Instant) -> Vec<WindowState> {
-        windows(now, &*self.counters)
+        windows(now, self.counters.iter().chain(self.former()))
+    }
+
+    /// The counters of limits that are no more.
+    fn former(&self) -> impl Iterator<Item = &(Quota, Counter)> + Clone {
+        self.former.iter().flat_map(|former| former.iter())
     }
 
     /// Restores what another pacer had counted `since` ago, as if these limits replaced its own. Units counted here already count
@@ -175,10 +186,11 @@ impl Quotas {
         let known = counted(now, windows, since);
         self.each(|quota, counter| {
             let left = counter.used(now);
-            if inherit(now, quota, counter, &known) {
+            if inherit(now, quota, counter, known.iter()) {
                 counter.take(now, left);
             }
         });
+        self.former = former::beyond(now, &self.counters, self.former().chain(&known));
     }
 
     /// The units of this pacer alone, for those with which it takes turns. Of a bucket there is one level, which they hand on.
@@ -201,7 +213,7 @@ impl Quotas {
             }
             for other in &others {
                 let mut known = Counter::new(quota);
-                if inherit(now, quota, &mut known, other) {
+                if inherit(now, quota, &mut known, other.iter()) {
                     counter.join(now, &known);
                 }
             }
@@ -225,8 +237,8 @@ impl Quotas {
         for (quota, counter) in &mut self.counters {
             counter.take(now, cost.get(&quota.dimension));
         }
-        if let Some(own) = &mut self.own {
-            take_from(own, now, cost);
+        for beside in [&mut self.own, &mut self.former].into_iter().flatten() {
+            take_from(beside, now, cost);
         }
     }
 
@@ -253,7 +265,11 @@ impl Quotas {
 
     /// Until when calls count as those that leave now.
     pub(crate) fn slot_end(&self, now: Instant, cost: &Cost) -> Instant {
-        self.counted(cost).map(|(counter, _)| counter.slot_end(now)).fold(Instant::MAX, Instant::min)
+        let former = self.former().map(|(_, counter)| counter);
+        self.counted(cost)
+            .map(|(counter, _)| counter)
+            .chain(former)
+            .fold(Instant::MAX, |end, counter| end.min(counter.slot_end(now)))
     }
 
     /// The counters that count such a call, and by how much.
@@ -311,7 +327,7 @@ impl Quotas {
 
     /// Whether no unit counts any more.
     pub(crate) fn is_unused(&self, now: Instant) -> bool {
-        self.counters.iter().all(|(_, counter)| counter.used(now) == 0)
+        self.counters.iter().chain(self.former()).all(|(_, counter)| counter.used(now) == 0)
             && self.burst_left(now).is_none_or(|(left, most)| left == most)
     }
 
@@ -321,8 +337,8 @@ impl Quotas {
         for (quota, counter) in &mut self.counters {
             change(quota, counter);
         }
-        for (quota, counter) in self.own.iter_mut().flat_map(|own| own.iter_mut()) {
-            change(quota, counter);
+        for beside in [&mut self.own, &mut self.former].into_iter().flatten() {
+            beside.iter_mut().for_each(|(quota, counter)| change(quota, counter));
         }
     }
 
@@ -373,8 +389,13 @@ fn counted(now: Instant, windows: &[WindowState], since: Duration) -> Vec<(Quota
 }
 
 /// Starts a new counter with the units of the known counter of its dimension that fits best. Returns whether there is one.
-fn inherit(now: Instant, quota: &Quota, counter: &mut Counter, known: &[(Quota, Counter)]) -> bool {
-    let known = known.iter().filter(|(known, _)| known.dimension == quota.dimension);
+fn inherit<'a>(
+    now: Instant,
+    quota: &Quota,
+    counter: &mut Counter,
+    known: impl Iterator<Item = &'a (Quota, Counter)>,
+) -> bool {
+    let known = known.filter(|(known, _)| known.dimension == quota.dimension);
     let best = known.min_by_key(|(known, _)| misfit(known, quota));
     best.map(|(_, known)| counter.inherit(now, known)).is_some()
 }
