@@ -14,30 +14,27 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::header::COOKIE;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use memchr::memmem::Finder;
 
-use cut::{Key, Spelling};
+use cut::{Found, Key, Keys};
 pub use shapes::{SECRET, hidden, hidden_header, is_secret_header, is_secret_name, looks_random, looks_secret};
-use spelling::Escapes;
+use spelling::{Escapes, Text};
 
 /// A shorter key is no secret, and taking it out would spoil answers that have nothing to do with it.
 const SHORTEST: usize = 8;
-
-/// Where a text has a key in one of its spellings.
-type Find<'a> = dyn Fn(&Spelling, &[u8]) -> Option<Range<usize>> + 'a;
 
 /// The keys that calls carry in their headers, to be taken out of what a server says: the values, of `Bearer KEY` only KEY,
 /// of `Basic ...` also what it encodes and the password in it. They are found as they are, with the escapes of JSON, also of
 /// JSON within JSON, with those of HTML, percent-encoded, in base64, in hexadecimal, and in UTF-16 and UTF-32, also where a key
 /// holds what looks like an escape, such as `%3D`: then with and without it. [`SECRET`] takes their place, and that of a key that
-/// is cut off, from half of it and 12 letters on, of a login from 12 letters of its password on. Keys below 8 bytes are words,
-/// and stay.
+/// is cut off at its end, its beginning or both, from half of it and 12 letters on, of a login from 12 letters of its password
+/// on. Keys below 8 bytes are words, and stay.
 #[derive(Clone, Default)]
 pub struct Secrets {
-    /// The longest first, so that a part does not spoil the whole.
-    keys: Vec<Spelling>,
+    keys: Keys,
     /// In small letters, as they stand in the name of a header field.
-    in_names: Vec<Finder<'static>>,
+    in_names: Keys,
+    /// Those that hold what an escape begins with: it may be one, or be meant as it is.
+    like_escapes: Vec<Vec<u8>>,
     escapes: Escapes,
 }
 
@@ -58,9 +55,11 @@ impl Secrets {
             b.text.len().cmp(&a.text.len()).then_with(|| (&a.text, a.name).cmp(&(&b.text, b.name)))
         });
         all.dedup_by(|a, b| a.text == b.text);
-        let in_names = all.iter().map(|key| Finder::new(&key.text.to_ascii_lowercase()).into_owned()).collect();
-        let keys = all.iter().map(Spelling::of).collect();
-        Self { keys, in_names, escapes: Escapes::of(all.iter().flat_map(|key| &key.text).copied()) }
+        let escapes = Escapes::of(all.iter().flat_map(|key| &key.text).copied());
+        let in_names: Vec<_> = all.iter().map(Key::in_small_letters).collect();
+        let (keys, in_names) = (Keys::of(&all), Keys::of(&in_names));
+        let like_escapes = all.into_iter().map(|key| key.text).filter(|key| spelling::may_hold_escapes(key)).collect();
+        Self { keys, in_names, like_escapes, escapes }
     }
 
     /// The keys of these fields, and of cookies each value.
@@ -82,9 +81,8 @@ impl Secrets {
     /// another text. One that stands in a single text is for [`removed_from`](Self::removed_from).
     pub fn removed_from_parts(&self, body: Bytes) -> Bytes {
         parts::without(body, |text| {
-            let whole = self.keys.iter().flat_map(|key| all(text, |rest| as_it_is(&key.whole, rest)));
-            let spelled = self.keys.iter().filter(|_| self.escapes.are_in(text));
-            whole.chain(spelled.flat_map(|key| all(text, |rest| spelling::find(key.whole.needle(), rest)))).collect()
+            let whole = self.found_in(text, true).into_iter().filter(|found| found.is_whole);
+            apart(whole.map(|found| found.place).collect())
         })
     }
 
@@ -96,45 +94,52 @@ impl Secrets {
         })
     }
 
-    /// How many bytes at the end of a part may be the beginning of a key, as it is or in escapes, whose rest is in the next part.
+    /// How many bytes at the end of a part may be the beginning of a key, or of what is left of one, as it is or in escapes,
+    /// whose rest is in the next part.
     pub fn begun_in(&self, part: &[u8]) -> usize {
-        let begun = |key: &[u8]| {
-            let longest = part.len().min(key.len().saturating_sub(1));
-            (1..=longest).rev().find(|len| part.last() == Some(&key[len - 1]) && part.ends_with(&key[..*len]))
-        };
-        let keys = || self.keys.iter().map(|key| key.whole.needle());
-        let as_it_is = keys().filter_map(begun).max().unwrap_or(0);
-        let longest = self.keys.first().map_or(0, |key| spelling::longest_spelling(key.whole.needle().len()));
-        let end = &part[part.len() - part.len().min(longest)..];
+        let end = spelling::end_of(part, self.keys.longest());
+        let begun = |text: &[u8], read: &Text<'_>| self.keys.begun_in(read, text).map_or(0, |at| text.len() - at);
+        let as_it_is = begun(end, &Text::as_it_is(end));
         if !self.escapes.may_be_in(end) {
             return as_it_is;
         }
-        keys().map(|key| spelling::begun_in(key, end)).max().unwrap_or(0).max(as_it_is)
+        let cut_off = spelling::cut_off_in(end);
+        let whole = &end[..end.len() - cut_off];
+        let begun = match begun(whole, &Text::without_escapes(whole)) {
+            0 => cut_off,
+            begun => begun + cut_off,
+        };
+        let like_escapes = self.like_escapes.iter().map(|key| spelling::begun_in(key, end)).max();
+        begun.max(as_it_is).max(like_escapes.unwrap_or(0))
     }
 
-    /// A body in which `mark` writes something for so many bytes of a key. Keys that are cut off come after the whole ones: one
-    /// key may begin as another. What may go on in the next part is not cut off.
-    fn replaced_in(&self, body: Bytes, is_last: bool, mark: impl Fn(usize, &mut Vec<u8>) + Copy) -> Bytes {
-        if body.len() < self.shortest() {
+    /// A body in which `mark` writes something for so many bytes of a key. What may go on in the next part is not cut off.
+    fn replaced_in(&self, body: Bytes, is_last: bool, mark: impl Fn(usize, &mut Vec<u8>)) -> Bytes {
+        let found = self.found_in(&body, is_last);
+        if found.is_empty() {
             return body;
         }
-        let (keys, is_begun) = (&self.keys, self.keys.iter().any(|key| key.head.find(&body).is_some()));
-        let each =
-            |body, find: &Find<'_>| keys.iter().fold(body, |body, key| without(body, |text| find(key, text), mark));
-        let mut body = if is_begun { each(body, &|key, text| as_it_is(&key.whole, text)) } else { body };
-        let is_spelled = |key: &Spelling| spelling::find(key.head.needle(), &body).is_some();
-        if self.escapes.are_in(&body) && keys.iter().any(is_spelled) {
-            body = each(body, &|key, text| spelling::find(key.whole.needle(), text));
-            let begun = if is_last { 0 } else { self.begun_in(&body) };
-            body = each(body, &|key, text| before(begun, text, key.cut_in_escapes(text, is_last)));
-        }
-        let begun = if is_last || !is_begun { 0 } else { self.begun_in(&body) };
-        if is_begun { each(body, &|key, text| before(begun, text, key.cut_in(text, is_last))) } else { body }
+        let end = body.len() - if is_last { 0 } else { self.begun_in(&body) };
+        let places = found.into_iter().map(|found| match found.is_whole {
+            true => found.place,
+            false => found.place.start..found.place.end.min(end),
+        });
+        without(&body, apart(places.collect()), mark)
     }
 
-    /// The fewest bytes that are hidden.
-    fn shortest(&self) -> usize {
-        self.keys.iter().map(|key| key.head.needle().len()).min().unwrap_or(usize::MAX)
+    /// Where they stand in a text, as they are and in escapes.
+    fn found_in(&self, text: &[u8], is_last: bool) -> Vec<Found> {
+        if !self.keys.may_be_in(text) {
+            return Vec::new();
+        }
+        let found = |read: &Text<'_>| self.keys.found_in(read, text, is_last).collect::<Vec<_>>();
+        let mut all = found(&Text::as_it_is(text));
+        if self.escapes.are_in(text) {
+            all.extend(found(&Text::without_escapes(text)));
+            let like_escapes = self.like_escapes.iter().flat_map(|key| every(text, |rest| spelling::find(key, rest)));
+            all.extend(like_escapes.map(|place| Found { place, is_whole: true }));
+        }
+        all
     }
 
     /// A text without them.
@@ -144,15 +149,15 @@ impl Secrets {
 
     /// Headers without them. A field that has one in its name is left out.
     pub fn remove_from_headers(&self, headers: &mut HeaderMap) {
-        // Most names are shorter than every key.
-        let shortest = self.shortest();
-        let has_one = |name: &&HeaderName| self.in_names.iter().any(|key| key.find(name.as_str().as_bytes()).is_some());
-        let may_be = |name: &&HeaderName| name.as_str().len() >= shortest;
+        let has_one = |name: &&HeaderName| {
+            let name = name.as_str().as_bytes();
+            let decoded = Text::without_escapes(name).letters.to_ascii_lowercase();
+            self.in_names.are_in(name) || self.in_names.are_in(&decoded)
+        };
+        let may_be = |name: &&HeaderName| self.in_names.may_be_in(name.as_str().as_bytes());
         let with_one: Vec<_> = headers.keys().filter(may_be).filter(has_one).cloned().collect();
         with_one.iter().for_each(|name| drop(headers.remove(name)));
-        let may_have_one =
-            |text: &[u8]| self.keys.iter().any(|key| key.head.find(text).is_some()) || self.escapes.are_in(text);
-        for value in headers.values_mut().filter(|value| value.len() >= shortest && may_have_one(value.as_bytes())) {
+        for value in headers.values_mut().filter(|value| self.keys.may_be_in(value.as_bytes())) {
             let said = Bytes::copy_from_slice(value.as_bytes());
             let kept = self.removed_from(said.clone());
             if kept != said {
@@ -166,29 +171,12 @@ impl Secrets {
 /// How many spellings there are, and none of them.
 impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Secrets").field("spellings", &self.keys.len()).finish_non_exhaustive()
+        f.debug_struct("Secrets").field("spellings", &self.keys.count()).finish_non_exhaustive()
     }
 }
 
-/// What of a place stands before the last bytes of a text, so many of which may go on in the next part.
-fn before(begun: usize, text: &[u8], place: Option<Range<usize>>) -> Option<Range<usize>> {
-    let end = text.len().saturating_sub(begun);
-    place.filter(|place| place.start < end).map(|place| place.start..place.end.min(end))
-}
-
-/// A key where it stands letter by letter. A backslash before it is part of an escape.
-fn as_it_is(key: &Finder<'_>, text: &[u8]) -> Option<Range<usize>> {
-    let at = key.find(text)?;
-    Some(before_backslashes(text, at)..at + key.needle().len())
-}
-
-/// Where the backslashes before a place begin.
-fn before_backslashes(text: &[u8], at: usize) -> usize {
-    text[..at].iter().rposition(|byte| *byte != b'\\').map_or(0, |before| before + 1)
-}
-
 /// All that `find` finds in a text, again and again.
-fn all(text: &[u8], find: impl Fn(&[u8]) -> Option<Range<usize>>) -> impl Iterator<Item = Range<usize>> {
+fn every(text: &[u8], find: impl Fn(&[u8]) -> Option<Range<usize>>) -> impl Iterator<Item = Range<usize>> {
     let mut from = 0;
     std::iter::from_fn(move || {
         let found = find(&text[from..])?;
@@ -198,18 +186,25 @@ fn all(text: &[u8], find: impl Fn(&[u8]) -> Option<Range<usize>>) -> impl Iterat
     })
 }
 
-/// A body in which `mark` takes the place of what `find` finds in it, again and again.
-fn without(body: Bytes, find: impl Fn(&[u8]) -> Option<Range<usize>>, mark: impl Fn(usize, &mut Vec<u8>)) -> Bytes {
-    let mut found = all(&body, find).peekable();
-    if found.peek().is_none() {
-        drop(found);
-        return body;
-    }
+/// These places in their order, those that overlap as one.
+fn apart(mut places: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    places.retain(|place| !place.is_empty());
+    places.sort_unstable_by_key(|place| place.start);
+    places.dedup_by(|next, place| {
+        let overlaps = next.start < place.end;
+        place.end = if overlaps { place.end.max(next.end) } else { place.end };
+        overlaps
+    });
+    places
+}
+
+/// A body in which `mark` takes the place of what stands at these places.
+fn without(body: &[u8], places: Vec<Range<usize>>, mark: impl Fn(usize, &mut Vec<u8>)) -> Bytes {
     let (mut kept, mut end) = (Vec::with_capacity(body.len()), 0);
-    for key in found {
-        kept.extend_from_slice(&body[end..key.start]);
-        mark(key.len(), &mut kept);
-        end = key.end;
+    for place in places {
+        kept.extend_from_slice(&body[end..place.start]);
+        mark(place.len(), &mut kept);
+        end = place.end;
     }
     kept.extend_from_slice(&body[end..]);
     kept.into()

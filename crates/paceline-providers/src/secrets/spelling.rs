@@ -1,11 +1,12 @@
 //! One key in the spellings that encoders give it.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
-use memchr::{memchr3, memrchr3};
+use memchr::{memchr3, memchr3_iter, memrchr3};
 
 /// The key in base64, alone and behind other bytes: of each only those letters that no neighbour has a part in.
 pub(super) fn in_base64(key: &[u8]) -> impl Iterator<Item = Vec<u8>> + use<> {
@@ -32,10 +33,11 @@ pub(super) fn in_wide_letters(key: &[u8]) -> impl Iterator<Item = Vec<u8>> + use
     [apart(1), apart(3)].into_iter()
 }
 
-/// The most bytes in which programs spell so many letters of a key: `&` takes 9 in `&amp;amp;`, and 13 in JSON in JSON in JSON,
-/// as `\\\\\\\\u0026`.
-pub(super) const fn longest_spelling(letters: usize) -> usize {
-    if letters * 16 < MOST_HELD { letters * 16 } else { MOST_HELD }
+/// The end of a text, as much as is looked through for a key of so many letters that has begun: programs spell `&` in 9 bytes as
+/// `&amp;amp;`, and in 13 in JSON in JSON in JSON, as `\\\\\\\\u0026`.
+pub(super) fn end_of(text: &[u8], letters: usize) -> &[u8] {
+    let most = (letters * 16).min(MOST_HELD).max(letters) + LONGEST_ESCAPE;
+    &text[text.len() - text.len().min(most)..]
 }
 
 /// No more of a part is looked through for a spelling that has begun, and kept back: a server may send it byte by byte.
@@ -90,17 +92,88 @@ impl Escapes {
     }
 }
 
-/// A key that holds percent-encoding without it, as a server has it that decodes what it is sent.
-pub(super) fn decoded(key: &[u8]) -> Option<Vec<u8>> {
-    let (mut rest, mut all) = (key, Vec::with_capacity(key.len()));
-    while let [first, behind @ ..] = rest {
-        let code = if *first == b'%' { hexadecimal(behind, 2) } else { None };
-        let byte = code.and_then(|code| u8::try_from(code).ok());
-        all.push(byte.unwrap_or(*first));
-        rest = if byte.is_some() { &behind[2..] } else { behind };
-    }
-    (all != key).then_some(all)
+pub(super) fn may_hold_escapes(text: &[u8]) -> bool {
+    memchr3(b'\\', b'%', b'&', text).is_some()
 }
+
+/// A text as it is read, and where its letters stand in it.
+pub(super) struct Text<'a> {
+    pub(super) letters: Cow<'a, [u8]>,
+    /// Where the letters stand in another place than the one before lets expect.
+    spans: Vec<Span>,
+}
+
+/// The letters from one on.
+struct Span {
+    letter: usize,
+    /// Where it stands in the text.
+    at: usize,
+    /// So many bytes of the text spell this letter, where they are an escape; of others each is a byte.
+    escape: Option<usize>,
+}
+
+impl<'a> Text<'a> {
+    /// Byte by byte.
+    pub(super) const fn as_it_is(text: &'a [u8]) -> Self {
+        Self { letters: Cow::Borrowed(text), spans: Vec::new() }
+    }
+
+    /// With what escapes stand for in their place, through all layers of them. Backslashes count for nothing: they are how
+    /// encoders escape, once, or twice where JSON stands in JSON.
+    pub(super) fn without_escapes(text: &[u8]) -> Self {
+        let (mut letters, mut spans, mut from) = (Vec::with_capacity(text.len()), Vec::new(), 0);
+        while let Some(at) = memchr3(b'\\', b'%', b'&', &text[from..]).map(|at| from + at) {
+            letters.extend_from_slice(&text[from..at]);
+            let itself = (char::from(text[at]), 1);
+            let (char, len) = escapes(&text[at..]).last().unwrap_or(itself);
+            from = at + len;
+            if char != '\\' {
+                spans.push(Span { letter: letters.len(), at, escape: Some(len) });
+                letters.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes());
+            }
+            spans.push(Span { letter: letters.len(), at: from, escape: None });
+        }
+        letters.extend_from_slice(&text[from..]);
+        Self { letters: Cow::Owned(letters), spans }
+    }
+
+    /// Where these letters stand in the text.
+    pub(super) fn place(&self, letters: Range<usize>) -> Range<usize> {
+        self.letter(letters.start).start..self.letter(letters.end - 1).end
+    }
+
+    fn letter(&self, letter: usize) -> Range<usize> {
+        let known = self.spans.partition_point(|span| span.letter <= letter);
+        match self.spans[..known].last() {
+            None => letter..letter + 1,
+            Some(Span { at, escape: Some(len), .. }) => *at..at + len,
+            Some(span) => span.at + letter - span.letter..span.at + letter - span.letter + 1,
+        }
+    }
+}
+
+/// Where an escape ends that began before a place of a text, and stands for such a character: there, or behind it.
+pub(super) fn end_of_escape(text: &[u8], at: usize, is_such: impl Fn(char) -> bool) -> Option<usize> {
+    if let [.., b'\\', b'b' | b'f' | b'n' | b'r' | b't' | b'v' | b'0'] = text[..at] {
+        return Some(at);
+    }
+    let from = at - at.min(LONGEST_ESCAPE);
+    let mut begun = memchr3_iter(b'\\', b'%', b'&', &text[from..at]).map(|lead| from + lead);
+    begun.find_map(|lead| {
+        let (char, len) = escapes(&text[lead..]).last()?;
+        (lead + len >= at && is_such(char)).then_some(lead + len)
+    })
+}
+
+/// How many bytes at the end of a text are the beginning of an escape.
+pub(super) fn cut_off_in(text: &[u8]) -> usize {
+    let end = text.len() - text.len().min(LONGEST_ESCAPE);
+    let cut_off = memchr3_iter(b'\\', b'%', b'&', &text[end..]).find(|at| is_cut_off(&text[end + at..]));
+    cut_off.map_or(0, |at| text.len() - super::cut::before_backslashes(text, end + at))
+}
+
+/// More bytes than programs take for an escape, also of an escape.
+const LONGEST_ESCAPE: usize = 64;
 
 /// Where a text begins to spell the key, and where that ends. Backslashes count for nothing, in the text as in the key: they
 /// are how encoders escape, once, or twice where JSON stands in JSON.
@@ -119,16 +192,11 @@ pub(super) fn find(key: &[u8], text: &[u8]) -> Option<Range<usize>> {
     None
 }
 
-/// How much of a text's beginning spells the key, or its longest beginning that is there, as for [`find`].
-pub(super) fn begun_at(key: &[u8], text: &[u8]) -> usize {
-    longest(&without_backslashes(key), text).len
-}
-
 /// How many bytes at the end of a text may begin to spell the key, where the rest is in the next part.
 pub(super) fn begun_in(key: &[u8], text: &[u8]) -> usize {
     let key = without_backslashes(key);
     let Some(first) = key.first() else { return 0 };
-    let mut from = text.len().saturating_sub(longest_spelling(key.len()));
+    let mut from = text.len() - end_of(text, key.len()).len();
     let may_begin = |byte: &u8| byte == first || matches!(byte, b'\\' | b'%' | b'&');
     while let Some(at) = text[from..].iter().position(may_begin) {
         let at = from + at;

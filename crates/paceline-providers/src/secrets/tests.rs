@@ -250,6 +250,8 @@ fn a_hostile_body_takes_no_time_that_grows_faster_than_it() {
         "%5C",
         r"\x5c",
         "abcd/efgh/SECx",
+        "xefgh/SECRET+1234",
+        r"xefgh\/SECRET+123\u0034",
         r"abcd\/efgh\/SECx",
     ] {
         let body = part.repeat((1 << 15) / part.len());
