@@ -21,14 +21,17 @@ fn is_name_of_this_machine(host: &str) -> bool {
     is_loopback_host(host) || host.to_ascii_lowercase().ends_with(".localhost")
 }
 
-/// Whether a browser says that a page of another site makes the request, or one of another port of this machine.
+/// Whether a browser says that a page of another site makes the request, or one of another port of this machine: an image of such
+/// a page comes without an origin.
 pub(crate) fn is_of_another_site(uri: &Uri, headers: &HeaderMap, is_tls: impl Fn() -> bool) -> bool {
     let named = || Authority::try_from(headers.get(header::HOST)?.as_bytes()).ok();
     let is_own = |origin: &HeaderValue| {
         let own = uri.authority().cloned().or_else(named);
         own.is_some_and(|own| is_origin_of(origin, &own, is_tls()))
     };
-    !headers.get_all(header::ORIGIN).iter().all(is_own) || is_led(headers)
+    !headers.get_all(header::ORIGIN).iter().all(is_own)
+        || says(headers, "sec-fetch-site", "same-site")
+        || is_led(headers)
 }
 
 /// Whether an origin is that of the gateway, by the host and the port that the request names: letter by letter, but for their
@@ -46,13 +49,14 @@ fn is_origin_of(origin: &HeaderValue, own: &Authority, is_tls: bool) -> bool {
 /// Whether a browser says that a page of another site led it here, be it by a link, or that it takes the answer for a script that
 /// stands between it and all that has this origin.
 pub(crate) fn is_led(headers: &HeaderMap) -> bool {
-    let says = |name, value: &str| {
-        let said = headers.get(HeaderName::from_static(name));
-        said.is_some_and(|said| said.as_bytes().eq_ignore_ascii_case(value.as_bytes()))
-    };
-    says("sec-fetch-site", "cross-site")
-        || says("sec-fetch-dest", "serviceworker")
+    says(headers, "sec-fetch-site", "cross-site")
+        || says(headers, "sec-fetch-dest", "serviceworker")
         || headers.contains_key("service-worker")
+}
+
+fn says(headers: &HeaderMap, name: &'static str, value: &str) -> bool {
+    let said = headers.get(HeaderName::from_static(name));
+    said.is_some_and(|said| said.as_bytes().eq_ignore_ascii_case(value.as_bytes()))
 }
 
 #[cfg(test)]
@@ -97,6 +101,8 @@ mod tests {
             (&[("host", "127.0.0.1:4747"), ("origin", "null")], true),
             (&[("host", "127.0.0.1:4747"), ("sec-fetch-site", "cross-site")], true),
             (&[("host", "127.0.0.1:4747"), ("sec-fetch-site", "CROSS-SITE")], true),
+            (&[("host", "localhost:4747"), ("sec-fetch-site", "same-site"), ("sec-fetch-dest", "image")], true),
+            (&[("host", "localhost:4747"), ("sec-fetch-site", "same-origin")], false),
             (&[("host", "127.0.0.1:4747"), ("sec-fetch-site", "same-origin"), ("service-worker", "script")], true),
             (&[("host", "127.0.0.1:4747"), ("sec-fetch-dest", "serviceworker")], true),
             (&[("host", "127.0.0.1:4747"), ("sec-fetch-site", "none"), ("sec-fetch-dest", "document")], false),

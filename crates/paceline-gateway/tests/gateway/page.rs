@@ -87,6 +87,26 @@ async fn with_keys_of_clients_too_no_browser_is_led_to_an_upstream_or_keeps_a_sc
     assert_eq!(get("/api/v1/models?key=pk-ops", "origin", "https://app.example").await, 200, "a key tells who it is");
 }
 
+/// A browser sends no origin with `<img src="http://localhost:4747/openai/v1/...">`.
+#[tokio::test]
+async fn without_keys_of_clients_an_image_of_another_port_of_this_machine_spends_nothing() {
+    let (api, calls) = counted(|_| answer(200, &[], OK)).await;
+    let served = Served::new(api, "", Bounds::default());
+    let get = async |path: &str, site, destination| {
+        let request = served.client.get(served.origin() + path).header("sec-fetch-site", site);
+        request.header("sec-fetch-dest", destination).send().await.unwrap().status().as_u16()
+    };
+    for clients in [paceline_gateway::Clients::OfThisMachine, paceline_gateway::Clients::Anyone] {
+        served.gateway.replace_clients(clients);
+        assert_eq!(get("/api/v1/models", "same-site", "image").await, 403);
+        assert_eq!(get("/metrics", "same-site", "document").await, 403);
+        assert_eq!(get("/", "same-site", "document").await, 200, "a link leads to the page");
+    }
+    assert_eq!(calls.count(), 0);
+    assert_eq!(get("/api/v1/models", "same-origin", "empty").await, 200);
+    assert_eq!(get("/api/v1/models", "none", "document").await, 200, "a person typed it");
+}
+
 #[tokio::test]
 async fn with_keys_of_clients_the_page_is_shown_and_its_state_is_not() {
     let (api, _) = counted(|_| answer(200, &[], OK)).await;
