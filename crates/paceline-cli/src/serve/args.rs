@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use http::Uri;
 use paceline::clock;
-use paceline_config::{Config, EffectiveValue, Overrides, Source, TierMatch, Upstream, upstream_names};
+use paceline_config::{Config, EffectiveValue, FallbackStep, Overrides, Source, TierMatch, Upstream, upstream_names};
 use paceline_gateway::{ClientTls, OWN_ROUTES};
 use paceline_http::SERVERS_OWN;
 use paceline_http::warn_if_exposed;
@@ -149,6 +149,15 @@ impl Configured {
     /// The files whose content decides what is served.
     pub(super) fn files(&self) -> Vec<PathBuf> {
         self.file.iter().chain(self.upstreams.iter().flat_map(Upstream::files)).cloned().collect()
+    }
+
+    /// The files of answers, which are read together with the configuration alone.
+    pub(super) fn answers(&self) -> impl Iterator<Item = PathBuf> {
+        let steps = self.upstreams.iter().flat_map(|upstream| &upstream.fallback_to);
+        steps.filter_map(|step| match step {
+            FallbackStep::Static { file, .. } => Some(file.clone()),
+            _ => None,
+        })
     }
 }
 

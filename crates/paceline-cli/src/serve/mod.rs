@@ -94,10 +94,10 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     let lifts = lift_holds::follow(folder.as_deref(), &gateway);
     let reloads = async {
         loop {
-            let files = watched(upstreams.files(), &admission, flags);
-            let change = changes.next(&files).await;
+            let change = changes.next(&watched(&upstreams.watched(), &admission, flags)).await;
+            let in_force = watched(upstreams.files(), &admission, flags);
             let admit = || admit_anew((&gateway, &batches), flags, &admission, &usage, &mut only);
-            let is_right = read_again(&mut upstreams, (&gateway, &batches), &change, &files, admit).await;
+            let is_right = read_again(&mut upstreams, (&gateway, &batches), &change, &in_force, admit).await;
             upstreams.conditions().read_again(is_right);
             if !is_right {
                 changes.was_refused(change);
@@ -188,7 +188,8 @@ fn announce_to_jobs(address: SocketAddr, has_tls: bool, gateway: &Gateway) -> Op
     found.inspect_err(|error| tracing::debug!("jobs on this machine do not find the gateway: {error}")).ok()
 }
 
-/// Reads all of it again: with `admit` the certificate and the keys of clients. Returns whether it is right.
+/// Reads all of it again: with `admit` the certificate and the keys of clients. Returns whether it is right. `files`: those that
+/// are in force.
 async fn read_again(
     upstreams: &mut Upstreams<'_>,
     (gateway, batches): (&Gateway, &Batches),
@@ -201,7 +202,7 @@ async fn read_again(
         return false;
     }
     let are_admitted = admit();
-    let reloaded = upstreams.reload(gateway, change.mends(upstreams.files())).await;
+    let reloaded = upstreams.reload(gateway, change.mends(&upstreams.watched())).await;
     if reloaded == Reloaded::Changed {
         batches.renew(upstreams.for_batches()).await;
     }

@@ -37,6 +37,8 @@ pub(super) struct Upstreams<'a> {
     leaving: Vec<(Weak<Backend>, Keeper)>,
     /// Those that the configuration is read from.
     files: Vec<PathBuf>,
+    /// Those that the configuration is read from which was refused last: what is missing may come.
+    files_of_refused: Vec<PathBuf>,
 }
 
 /// One upstream.
@@ -92,7 +94,17 @@ impl<'a> Upstreams<'a> {
             served.push(Served::open(configured, folder.as_ref(), &bounds, flags.lift_holds).await?);
         }
         tell_neighbours(&served);
-        Ok(Self { flags, everywhere, bounds, folder, conditions, served, leaving: Vec::new(), files })
+        Ok(Self {
+            flags,
+            everywhere,
+            bounds,
+            folder,
+            conditions,
+            served,
+            leaving: Vec::new(),
+            files,
+            files_of_refused: Vec::new(),
+        })
     }
 
     /// What a gateway serves.
@@ -118,9 +130,15 @@ impl<'a> Upstreams<'a> {
         &self.conditions
     }
 
-    /// The files that the configuration is read from.
+    /// The files that the configuration in force is read from.
     pub(super) fn files(&self) -> &[PathBuf] {
         &self.files
+    }
+
+    /// Those and the ones of a configuration that was refused since: once one of them changes, another reading may find it right.
+    pub(super) fn watched(&self) -> Vec<PathBuf> {
+        let of_refused = self.files_of_refused.iter().filter(|file| !self.files.contains(file));
+        self.files.iter().chain(of_refused).cloned().collect()
     }
 
     /// Reads the configuration again. One that is wrong is not used. With `mends` stops end, whose cause is mended then.
@@ -141,8 +159,10 @@ impl<'a> Upstreams<'a> {
 
     /// Returns what has changed.
     async fn try_reload(&mut self, gateway: &Gateway, mends: bool) -> Result<Vec<String>, Failure> {
+        self.files_of_refused.clear();
         let configured = self.flags.upstreams(self.everywhere)?;
         let files = configured.files();
+        self.files_of_refused = files.iter().cloned().chain(configured.answers()).collect();
         // All that may fail comes first: a configuration is taken whole, or not at all.
         let mut plans = Vec::new();
         for configured in configured.upstreams {
@@ -168,6 +188,7 @@ impl<'a> Upstreams<'a> {
             });
         }
         self.files = files;
+        self.files_of_refused.clear();
         if !changes.is_empty() {
             tell_neighbours(&self.served);
         }

@@ -177,6 +177,32 @@ fn a_person_may_lift_a_hold() {
     assert_eq!(server.count(), 3);
 }
 
+/// The file came later than the configuration that names it.
+#[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
+fn a_file_that_only_a_refused_configuration_names_is_read_once_it_is_there() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let gateway = configured(&job, &server, "");
+    let settings = |key: &str| {
+        let more = format!("[upstream.more]\nbase_url = \"{}\"\napi_key_file = \"{key}\"\n", server.url());
+        configure(&job, &server, &format!("{more}fallback_to = [\"static:503:sorry.txt\"]\n"));
+    };
+    // A folder is no key; it holds up no later configuration.
+    std::fs::create_dir(job.path("folder")).expect("writable");
+    settings("folder");
+    wait_for_log(&job, "/folder", 1);
+    settings("later");
+    wait_for_log(&job, "/later", 1);
+    std::fs::write(job.path("later"), "sk-later").expect("writable");
+    wait_for_log(&job, "sorry.txt", 1);
+    assert_eq!(gateway.post("/more/v1/things", "1s").0, 404);
+    std::fs::write(job.path("sorry.txt"), "sorry").expect("writable");
+    wait_for_log(&job, "new: more", 1);
+    assert_eq!(gateway.post("/more/v1/things", "1s").0, 200);
+    std::fs::write(job.path("later"), "sk-latest").expect("writable");
+    wait_for_log(&job, "changed: more, its key", 1);
+}
+
 #[test]
 #[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
 fn a_signal_ends_it_once_requests_under_way_are_answered() {
