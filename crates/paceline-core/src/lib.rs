@@ -11,6 +11,7 @@ mod backoff;
 mod breaker;
 mod breakers;
 mod concurrency;
+mod condition;
 mod config;
 mod cost;
 mod divided;
@@ -50,6 +51,7 @@ pub use admit::{Admit, Level, MaxWait, PauseCause, WaitCause, WaitReason};
 pub use alike::Alike;
 pub use backoff::{Backoff, Growth, Jitter};
 pub use concurrency::{ConcurrencySnapshot, GrowthPhase};
+pub use condition::Trouble;
 pub use config::{
     Background, BreakerConfig, Concurrency, Limits, Pace, PacerConfig, Quota, QuotaShape, Retry, part_of_tier,
     tier_and_part,
@@ -66,9 +68,7 @@ pub use request::{Enqueued, Event, GiveUp, NextAction, Request, ScopeId, Ticket}
 pub use responsive::{Responsive, ResponsiveConfig, ResponsiveCounters, exponential_delay, linear_delay};
 pub use rng::Rng;
 pub use silence::{AwaitedCall, Silence, Silent};
-pub use snapshot::{
-    Explanation, Fault, QuotaSnapshot, ScopeAnswers, ScopeSnapshot, ScopeState, Snapshot, Totals, Trouble,
-};
+pub use snapshot::{Explanation, Fault, QuotaSnapshot, ScopeAnswers, ScopeSnapshot, ScopeState, Snapshot, Totals};
 pub use state::{
     Announcement, AnswerLength, LearntState, LevelState, NewerState, PacerState, PauseState, TakenState, WindowState,
 };

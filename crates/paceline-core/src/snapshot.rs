@@ -11,6 +11,7 @@ use core::time::Duration;
 use crate::adaptive::RateEstimate;
 use crate::admit::{PauseCause, WaitCause};
 use crate::concurrency::ConcurrencySnapshot;
+use crate::condition::Trouble;
 use crate::cost::Dimension;
 use crate::fleet::FleetSnapshot;
 use crate::outcome::Class;
@@ -19,12 +20,6 @@ use crate::silence::Silent;
 use crate::state::TakenState;
 use crate::time::Instant;
 use crate::units::format_duration;
-
-/// A shorter pause is no trouble.
-const FELT: Duration = Duration::from_secs(1);
-
-/// A server that answers no call for so long is no passing trouble: a person wants to know.
-const LASTING: Duration = Duration::from_secs(300);
 
 /// A pacer at one instant: the account and its scopes.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,12 +39,6 @@ impl Snapshot {
         let scopes = self.scopes.iter().rev().chain([&self.account]);
         let subject = scopes.max_by_key(|scope| (scope.trouble(now), scope.waiting)).unwrap_or(&self.account);
         if subject.trouble(now) == Trouble::None { &self.account } else { subject }
-    }
-
-    /// Whose trouble keeps the calls of that scope back most: the account's, where that is worse than the scope's own.
-    pub fn holder<'a>(&'a self, scope: &'a ScopeSnapshot, now: Instant) -> &'a ScopeSnapshot {
-        let of_account = self.account.trouble(now);
-        if of_account >= Trouble::Closed && of_account > scope.trouble(now) { &self.account } else { scope }
     }
 
     /// One line for people: how many calls are in flight and wait, what the next one of its [`subject`](Self::subject) waits for,
@@ -156,21 +145,6 @@ impl ScopeSnapshot {
     fn without_share(&self) -> Option<Explanation> {
         self.fleet.as_deref().and_then(FleetSnapshot::without_share)
     }
-
-    /// How urgently a person wants to know of it. `now`: the time of the snapshot.
-    pub fn trouble(&self, now: Instant) -> Trouble {
-        let is_closed = || self.closed_until.is_some_and(|until| until.saturating_since(now) > FELT);
-        let lasts = |fault: &Fault| now.saturating_since(fault.since) >= LASTING;
-        match self.state {
-            ScopeState::Stopped { .. } => Trouble::Stopped,
-            _ if self.fault.as_ref().is_some_and(lasts) => Trouble::Down,
-            ScopeState::Held { .. } => Trouble::Closed,
-            _ if is_closed() || self.lacks_its_share() => Trouble::Closed,
-            _ if self.failing_since.is_some() || self.silent.is_some() || self.fault.is_some() => Trouble::Closed,
-            _ if self.waiting > 0 => Trouble::Waits,
-            _ => Trouble::None,
-        }
-    }
 }
 
 /// Why the next call of a scope does not leave at once: a sentence with a time in it that gets shorter.
@@ -191,22 +165,6 @@ impl Explanation {
         let wait = self.until.map(|until| format_duration(until.saturating_since(now))).unwrap_or_default();
         format!("{}{wait}{}", self.before, self.after)
     }
-}
-
-/// How urgently a person wants to know of a scope, the least first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Trouble {
-    /// Nothing waits.
-    None,
-    /// Requests wait for a limit.
-    Waits,
-    /// Nothing leaves for a while, or its server fails.
-    Closed,
-    /// A person must act.
-    Stopped,
-    /// Its server has answered no call for five minutes.
-    Down,
 }
 
 /// One scope at one instant.
@@ -317,9 +275,6 @@ pub enum ScopeState {
 }
 
 impl ScopeState {
-    /// The names of all states.
-    pub const NAMES: [&'static str; 4] = ["open", "paced", "held", "stopped"];
-
     /// The name used in JSON.
     pub const fn as_str(&self) -> &'static str {
         match self {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use paceline::{Class, Clock, FleetShare, Instant, QuotaSnapshot, ScopeSnapshot, ScopeState, Timestamp};
+use paceline::{Class, Clock, FleetShare, Instant, QuotaSnapshot, ScopeSnapshot, Snapshot, Timestamp};
 use paceline_core::Silence;
 use paceline_providers::Usage;
 use paceline_providers::escape::printable;
@@ -18,6 +18,7 @@ use crate::backend::{Backend, OTHER};
 use crate::clients::Clients;
 use crate::conditions::{Conditions, VALID_FROM, VALID_UNTIL};
 use crate::record::{BATCH, PRIORITIES, priority_name};
+use crate::state::Look;
 
 mod fleet;
 mod turned_away;
@@ -316,8 +317,10 @@ impl Gauges {
             remaining: gauge("paceline_limit_remaining", "Units that are left of a limit now", &of_limit)?,
             state: gauge(
                 "paceline_scope_state",
-                "1 for the state in force, else 0: open, paced (it waits for a limit), held (until a known time), stopped \
-                 (until a person acts); the account has an empty scope; in the scope other: the number of scopes",
+                "1 for the state in force, else 0: open, paced (it waits for a limit), held (until a known time), closed (nothing \
+                 leaves for a while, or its server fails or is silent), stopped (until a person acts), down (its server has \
+                 answered no call for five minutes); what closes an account closes its scopes; the account has an empty scope; in \
+                 the scope other: the number of scopes",
                 &["upstream", "scope", "state"],
             )?,
             fleet: FleetGauges::new()?,
@@ -351,8 +354,9 @@ impl Gauges {
         }
     }
 
-    fn look_at(&self, upstream: &Backend) {
-        let (name, snapshot) = (upstream.name(), upstream.limiter().snapshot());
+    fn look_at(&self, upstream: &Arc<Backend>) {
+        let (name, look) = (upstream.name(), Look::at(upstream));
+        let (snapshot, now) = (&look.snapshot, look.now);
         for (client, held) in upstream.notes().spending.held() {
             self.held.with_label_values(&[name, &client]).set(held as f64);
         }
@@ -363,7 +367,6 @@ impl Gauges {
             self.oldest.with_label_values(&[name, &*scope]).set(oldest);
             self.silent.with_label_values(&[name, &*scope]).set(silent);
         }
-        let now = upstream.limiter().now();
         self.fleet.look_at(name, &snapshot.account, now);
         self.failing.with_label_values(&[name, ""]).set(0.0);
         for down in upstream.notes().outages.down(now) {
@@ -372,7 +375,7 @@ impl Gauges {
             self.failing.with_label_values(&[name, &*label]).set(now.saturating_since(down.since).as_secs_f64());
         }
         self.limits(name, "", &snapshot.account);
-        self.states(name, "", &snapshot.account);
+        self.states([name, ""], look.word(&snapshot.account));
         let places = f64::from(snapshot.account.concurrency.current_limit);
         self.limit.with_label_values(&[name, "", "concurrency", "configured", ""]).set(places);
         for scope in &snapshot.scopes {
@@ -386,7 +389,7 @@ impl Gauges {
             }
             let in_flight = f64::from(scope.concurrency.in_flight);
             self.in_flight.with_label_values(&[name, label]).add(in_flight);
-            self.states(name, label, scope);
+            self.states([name, label], look.word(scope));
             // Limits of several scopes have no sum.
             if label != OTHER {
                 self.limits(name, label, scope);
@@ -423,9 +426,9 @@ impl Gauges {
         }
     }
 
-    fn states(&self, upstream: &str, label: &str, scope: &ScopeSnapshot) {
-        for state in ScopeState::NAMES {
-            let is_in_force = if state == scope.state.as_str() { 1.0 } else { 0.0 };
+    fn states(&self, [upstream, label]: [&str; 2], in_force: &str) {
+        for state in Snapshot::WORDS {
+            let is_in_force = if state == in_force { 1.0 } else { 0.0 };
             self.state.with_label_values(&[upstream, label, state]).add(is_in_force);
         }
     }

@@ -207,7 +207,7 @@ fn failing_alone(looks: &[Look]) -> BTreeMap<(&str, u64), &Arc<str>> {
 /// One upstream at one instant.
 pub(crate) struct Look {
     pub(crate) upstream: Arc<Backend>,
-    now: Instant,
+    pub(crate) now: Instant,
     pub(crate) snapshot: Snapshot,
     held: Option<HeldByKeys>,
 }
@@ -233,7 +233,7 @@ impl HeldByKeys {
 }
 
 impl Look {
-    fn at(upstream: &Arc<Backend>) -> Self {
+    pub(crate) fn at(upstream: &Arc<Backend>) -> Self {
         let (mut snapshot, now) = (upstream.limiter().snapshot(), upstream.limiter().now());
         upstream.notes().history.sample(now, &snapshot);
         for (name, silent) in upstream.metrics().silences(|silence, now| silence.silent(now)) {
@@ -284,7 +284,7 @@ impl Look {
             let until = parts.until.map(|until| at(until).to_string());
             json!({ "before": parts.before, "until": until, "after": parts.after })
         });
-        json["trouble"] = (holder.trouble(self.now) as u8).into();
+        let mut trouble = holder.trouble(self.now);
         json["silent"] = scope
             .silent
             .map_or(Value::Null, |silent| json!({ "calls": silent.calls, "waited_s": silent.waited.as_secs_f64() }));
@@ -298,10 +298,17 @@ impl Look {
                 let before = if until.is_some() { format!("{} until ", held.words) } else { held.words.clone() };
                 json["explain"] = held.words.clone().into();
                 json["why"] = json!({ "before": before, "until": until, "after": "" });
-                json["trouble"] = (holder.trouble(self.now).max(Trouble::Waits) as u8).into();
+                trouble = trouble.max(Trouble::Waits);
             }
         }
+        json["trouble"] = (trouble as u8).into();
+        json["word"] = if trouble == Trouble::Waits { "waits" } else { self.word(scope) }.into();
         json
+    }
+
+    /// The word for how it fares, with what calls have met: a limiter knows of no silence and no fault.
+    pub(crate) fn word(&self, scope: &ScopeSnapshot) -> &'static str {
+        self.snapshot.word(scope, self.now)
     }
 
     /// Why its next call does not leave at once, unless it is a moment that no call waits for.
@@ -353,7 +360,7 @@ impl Look {
         self.print(scope).hash(&mut print);
         self.upstream.notes().history.last_minute(&scope.name, self.now).print().hash(&mut print);
         let tenths = |until: Instant| until.as_nanos() / 100_000_000;
-        self.snapshot.holder(scope, self.now).trouble(self.now).hash(&mut print);
+        (self.snapshot.holder(scope, self.now).trouble(self.now), self.word(scope)).hash(&mut print);
         self.why(scope).map(|parts| (parts.before, parts.until.map(tenths), parts.after)).hash(&mut print);
         let is_at_work = scope.waiting > 0 || scope.concurrency.in_flight > 0;
         is_at_work.then(|| self.now.as_nanos() / OLDEST.as_nanos() as u64).hash(&mut print);

@@ -31,6 +31,8 @@ pub(super) struct Scope {
     pub(super) upstream: String,
     pub(super) name: String,
     state: String,
+    /// None of an earlier version.
+    word: Option<String>,
     pub(super) trouble: u8,
     pub(super) waiting: u64,
     why: Option<Why>,
@@ -229,13 +231,7 @@ impl Scope {
 
     /// The word for its state.
     pub(super) fn state(&self) -> &str {
-        match self.trouble {
-            4 => "down",
-            3 => "stopped",
-            2 if self.state != "held" => "closed",
-            1 => "waits",
-            _ => &self.state,
-        }
+        self.word.as_deref().unwrap_or(&self.state)
     }
 
     /// Answers of the last minute: successes and refusals.

@@ -8,8 +8,9 @@ use super::*;
 /// A scope as the gateway tells it.
 fn scope(name: &str, trouble: u8, waiting: u64, why: Value) -> Value {
     let state = ["open", "paced", "paced", "stopped", "paced"][usize::from(trouble)];
+    let word = ["open", "waits", "closed", "stopped", "down"][usize::from(trouble)];
     json!({
-        "upstream": "openai", "name": name, "state": state, "trouble": trouble, "waiting": waiting, "why": why,
+        "upstream": "openai", "name": name, "state": state, "word": word, "trouble": trouble, "waiting": waiting, "why": why,
         "concurrency": { "in_flight": 2, "current_limit": 512 },
         "last_minute": { "succeeded": 118, "throttled": 4, "overloaded": 1, "failed": 0, "p95_ms": 1430.5 },
         "belief": null, "quotas": [], "announced": [], "waiting_by_priority": { "interactive": waiting, "batch": 0 },

@@ -1,7 +1,7 @@
 // The page of a gateway: draws what follow.js keeps.
 
 import { UpstreamCards } from "./cards.js";
-import { answers, badge, client as clientName, count, clockTime, duration, element, fleet, limit, money, plain, refused, sentence, setText, state as stateName, title } from "./words.js";
+import { answers, badge, client as clientName, count, clockTime, duration, element, fleet, limit, money, plain, refused, sentence, setText, title } from "./words.js";
 import { follow, keyHeaders, Refused, State } from "./follow.js";
 
 const $ = (id) => document.getElementById(id);
@@ -51,7 +51,7 @@ function sorted() {
   const found = [];
   for (const scope of state.scopes.values()) {
     if (!scope.name) continue;
-    const text = `${scope.upstream} ${scope.name} ${scope.state}`.toLowerCase();
+    const text = `${scope.upstream} ${scope.name} ${scope.word}`.toLowerCase();
     if (words.every((word) => text.includes(word))) found.push(scope);
   }
   const sort = SORTS[$("sort").value];
@@ -248,7 +248,7 @@ function drawChosen() {
   const queue = scope.waiting_by_priority;
   const clients = state.clients.filter((client) => client.upstream === scope.upstream && client.waiting > 0);
   const facts = [
-    ["State", stateName(scope)],
+    ["State", scope.word],
     ["In flight", `${count(scope.concurrency.in_flight)} of ${count(scope.concurrency.current_limit)}`],
     ["Waiting", `${count(queue.interactive)} interactive, ${count(queue.batch)} batch`],
     ["Waiting by client", clients.slice(0, 4).map((client) => `${clientName(client.client)} ${count(client.waiting)}`).join(", ") || "none"],

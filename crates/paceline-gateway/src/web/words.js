@@ -51,14 +51,6 @@ export function fleet(place, now) {
   return left > 0 ? `${place.text}; lease for ${duration(Math.ceil(left / 1000) * 1000)}` : place.text;
 }
 
-// What a badge says.
-export function state(scope) {
-  if (scope.trouble === 4) return "down";
-  if (scope.trouble === 3) return "stopped";
-  if (scope.trouble === 2) return scope.state === "held" ? "held" : "closed";
-  return scope.trouble === 1 ? "waits" : scope.state;
-}
-
 const WINDOWS = { 1: "second", 60: "minute", 3600: "hour", 86400: "day" };
 const window_of = (seconds) => WINDOWS[seconds] ?? duration(seconds * 1000);
 
@@ -88,6 +80,6 @@ export function setText(node, text) {
 }
 
 export function badge(node, scope) {
-  setText(node, state(scope));
+  setText(node, scope.word);
   node.dataset.level = scope.trouble;
 }

@@ -11,6 +11,7 @@ use paceline_gateway::Bounds;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
+use crate::page::SCOPE;
 use crate::support::{Served, answer, client, counted, serve_to, upstream};
 use crate::{OK, bounds};
 
@@ -252,6 +253,8 @@ async fn an_upstream_that_takes_calls_and_answers_none_is_told_of_also_where_cli
         (&scope["explain"], &scope["trouble"], &scope["silent"]["calls"]),
         (&words.into(), &2.into(), &3.into())
     );
+    assert_eq!(scope["word"], "closed");
+    assert_line(&metrics, &is_in_state(SCOPE, "closed"));
     go.add_permits(4);
     assert_eq!(served.post().send().await.unwrap().text().await.unwrap(), OK);
     assert_eq!(page(&served, "/readyz").await, (200, "ready\n".to_owned()));
@@ -297,6 +300,9 @@ async fn an_upstream_that_is_down_is_told_of_also_where_clients_give_up() {
     assert!(after["explain"].as_str().is_some_and(|why| why.contains(": no connection")), "{after}");
     let (metrics, ready) = (page(&served, "/metrics").await.1, page(&served, "/readyz").await);
     assert!(failing(&metrics, "") > Some(320.0), "{metrics}");
+    for scope in ["", SCOPE] {
+        assert_line(&metrics, &is_in_state(scope, "down"));
+    }
     let words = "ready\napi: the upstream has answered no call for 5m ";
     assert!(ready.0 == 200 && ready.1.starts_with(words) && ready.1.contains(": no connection"), "{ready:?}");
     let again = std::net::TcpListener::bind(api).unwrap();
@@ -307,6 +313,28 @@ async fn an_upstream_that_is_down_is_told_of_also_where_clients_give_up() {
     assert_eq!(page(&served, "/readyz").await, (200, "ready\n".to_owned()));
     assert_eq!(failing(&page(&served, "/metrics").await.1, ""), Some(0.0));
     assert_eq!(whole().await["account"]["trouble"], 0);
+}
+
+/// A scope of an account that is stopped lets nothing leave either.
+#[tokio::test]
+async fn the_metrics_the_page_and_readiness_have_one_word_for_a_scope() {
+    let (api, _) = counted(|_| answer(401, &[], r#"{"error":{"code":"invalid_api_key","message":"no"}}"#)).await;
+    let served = Served::new(api, "", Bounds::default());
+    assert_eq!(served.post().send().await.unwrap().status().as_u16(), 401);
+    let (status, ready) = page(&served, "/readyz").await;
+    assert!(status == 503 && ready.contains("stopped until a person acts"), "{ready}");
+    let (_, metrics) = page(&served, "/metrics").await;
+    let upstream = &state(&served).await["upstreams"][0];
+    for (name, scope) in [("", &upstream["account"]), (SCOPE, &upstream["scopes"][0])] {
+        assert_eq!(scope["word"], "stopped", "{name}");
+        assert_line(&metrics, &is_in_state(name, "stopped"));
+    }
+    let in_force = metrics.lines().filter(|line| line.starts_with("paceline_scope_state{") && line.ends_with(" 1"));
+    assert_eq!(in_force.count(), 2, "one state of each: {metrics}");
+}
+
+fn is_in_state(scope: &str, state: &str) -> String {
+    format!(r#"paceline_scope_state{{scope="{scope}",state="{state}",upstream="api"}} 1"#)
 }
 
 /// The server answers: it is the key that it refuses, if it refuses it to all.

@@ -8,7 +8,7 @@ use crate::OK;
 use crate::operation::{page, state};
 use crate::support::{Served, answer, client, counted, serve_to};
 
-const SCOPE: &str = "/v1/chat/completions m";
+pub(crate) const SCOPE: &str = "/v1/chat/completions m";
 
 #[tokio::test]
 async fn the_page_is_whole_and_loads_nothing_from_elsewhere() {
