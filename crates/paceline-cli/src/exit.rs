@@ -14,6 +14,8 @@ pub(crate) enum Status {
     Failed,
     /// Stopped early, or items were put off; the same command goes on: exit 3. It wins over 1.
     Deferred,
+    /// Signals ended it in the middle, the last of which has this number: exit 128 and that number, as where it kills.
+    Killed(u8),
 }
 
 impl Status {
@@ -35,6 +37,7 @@ impl Status {
             Self::Partial => "PARTIAL",
             Self::Failed => "FAILED",
             Self::Deferred => "DEFERRED",
+            Self::Killed(_) => "KILLED",
         }
     }
 
@@ -50,6 +53,7 @@ impl Status {
             Self::Success => 0,
             Self::Partial | Self::Failed => 1,
             Self::Deferred => 3,
+            Self::Killed(signal) => 128 + signal,
         }
     }
 }

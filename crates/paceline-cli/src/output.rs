@@ -128,7 +128,7 @@ impl SummaryOutput<'_> {
     /// so.
     pub(crate) fn print(&self, status: Status, json: impl Fn() -> Value, text: &str) -> Result<(), Failure> {
         self.print_all(json, text).map_err(|failure| match status {
-            Status::Deferred => Failure::interrupted(failure),
+            Status::Deferred | Status::Killed(_) => Failure::interrupted(failure),
             done => Failure::Unsaid(format!(
                 "{failure}; the job itself is done ({done}), and the same command sends nothing and prints its summary again"
             )),

@@ -2,11 +2,14 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use tokio::sync::watch;
 
 use crate::stops::stop::StopReason;
+
+/// The number of Ctrl-C's signal.
+const INTERRUPT: u8 = 2;
 
 /// Requests to end a run, of which the second asks to end it at once.
 pub(crate) enum Interruptions {
@@ -22,8 +25,8 @@ pub(crate) enum Interruptions {
 
 impl Interruptions {
     /// Those that the program sends by that channel, as their number so far.
-    pub(crate) const fn asked(times: watch::Receiver<u32>) -> Self {
-        Self::Asked { asked: SignalCount(times), heard: 0 }
+    pub(crate) fn asked(times: watch::Receiver<u32>) -> Self {
+        Self::Asked { asked: SignalCount { times, last: Arc::default() }, heard: 0 }
     }
 
     /// Why a run ends by one.
@@ -37,7 +40,7 @@ impl Interruptions {
     /// The next one.
     pub(crate) async fn next(&mut self) {
         match self {
-            Self::Signals(signals) => signals.next().await,
+            Self::Signals(signals) => drop(signals.next().await),
             Self::Asked { asked, heard } => {
                 asked.reaches(*heard + 1).await;
                 *heard += 1;
@@ -88,24 +91,31 @@ impl Signals {
         Ok(Self {})
     }
 
-    /// The next interruption.
-    pub(crate) async fn next(&mut self) {
+    /// The next interruption: the number of its signal.
+    pub(crate) async fn next(&mut self) -> u8 {
         #[cfg(unix)]
         tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-            Some(()) = async { self.hang_up.as_mut()?.recv().await } => {}
+            _ = self.interrupt.recv() => INTERRUPT,
+            _ = self.terminate.recv() => 15,
+            Some(()) = async { self.hang_up.as_mut()?.recv().await } => 1,
         }
         #[cfg(not(unix))]
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending::<()>().await;
+        {
+            if tokio::signal::ctrl_c().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            INTERRUPT
         }
     }
 }
 
 /// How many signals asked the process to end.
 #[derive(Clone, Debug)]
-pub(crate) struct SignalCount(watch::Receiver<u32>);
+pub(crate) struct SignalCount {
+    times: watch::Receiver<u32>,
+    /// The number of the last one.
+    last: Arc<AtomicU8>,
+}
 
 impl SignalCount {
     /// Listens from now on.
@@ -118,19 +128,26 @@ impl SignalCount {
 
     /// Counts these.
     pub(crate) fn of(mut signals: Signals) -> Self {
-        let (sender, receiver) = watch::channel(0);
+        let (sender, times) = watch::channel(0);
+        let last = Arc::<AtomicU8>::default();
+        let count = Self { times, last: Arc::clone(&last) };
         tokio::spawn(async move {
             while !sender.is_closed() {
-                signals.next().await;
+                last.store(signals.next().await, Ordering::Relaxed);
                 sender.send_modify(|times| *times += 1);
             }
         });
-        Self(receiver)
+        count
     }
 
     /// Whether there was one.
     pub(crate) fn any(&self) -> bool {
-        *self.0.borrow() > 0
+        *self.times.borrow() > 0
+    }
+
+    /// The number of the last signal.
+    pub(crate) fn last(&self) -> u8 {
+        self.last.load(Ordering::Relaxed)
     }
 
     /// Waits for the first.
@@ -144,7 +161,7 @@ impl SignalCount {
     }
 
     async fn reaches(&self, times: u32) {
-        if self.0.clone().wait_for(|signals| *signals >= times).await.is_err() {
+        if self.times.clone().wait_for(|signals| *signals >= times).await.is_err() {
             std::future::pending::<()>().await;
         }
     }

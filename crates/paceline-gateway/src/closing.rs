@@ -1,11 +1,13 @@
 //! How a gateway ends: what is in flight is answered, what is held waits a little longer and is then told to come back.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::StatusCode;
 use tokio::sync::watch;
 
 use crate::refusal::Refusal;
+use crate::server::Gateway;
 
 /// A client comes back after so long: to its successor, or to another gateway.
 const COME_BACK: Duration = Duration::from_secs(1);
@@ -55,6 +57,35 @@ impl Closing {
             biased;
             ended = wait => ended,
             () = self.reaches(Phase::Closes) => Err(closing(upstream).into()),
+        }
+    }
+}
+
+impl Gateway {
+    /// Whether an end at once cuts something off: a request of a client, or a call, which may be one of a batch.
+    pub fn is_at_work(&self) -> bool {
+        let upstreams = self.upstreams();
+        let mut calls = upstreams.iter().map(|upstream| upstream.limiter().snapshot().account.concurrency.in_flight);
+        self.under_way.load(Ordering::Relaxed) > 0 || calls.any(|in_flight| in_flight > 0)
+    }
+
+    /// Tells how many calls are in flight and how many requests wait.
+    pub(crate) fn tell_what_is_left(&self) {
+        let (mut in_flight, mut waiting) = (0, 0);
+        for upstream in self.upstreams().iter() {
+            let account = upstream.limiter().snapshot().account;
+            in_flight += account.concurrency.in_flight;
+            waiting += account.waiting + upstream.notes().spending.held().iter().map(|(_, held)| held).sum::<u64>();
+        }
+        if in_flight > 0 || waiting > 0 {
+            tracing::info!(
+                "the gateway ends: calls in flight: {in_flight}, which are answered for up to {:?}; requests that wait: {waiting}, \
+                 which are refused after {:?}",
+                self.bounds.drain,
+                self.bounds.drain_held
+            );
+        } else {
+            tracing::info!("the gateway ends: no call is in flight, and none waits");
         }
     }
 }

@@ -50,6 +50,7 @@ pub(crate) struct Connections {
     ends: watch::Sender<()>,
     no_files: Arc<Notify>,
     clock: Arc<Clock>,
+    under_way: Arc<AtomicU64>,
 }
 
 /// A connection that has begun.
@@ -72,6 +73,8 @@ struct Requests {
     ended: AtomicU64,
     /// They come by HTTP/2.
     are_streams: AtomicBool,
+    /// Those under way on all connections that are counted together.
+    of_all: Arc<AtomicU64>,
 }
 
 /// A request that is under way until this is dropped.
@@ -79,10 +82,16 @@ struct Requests {
 pub(crate) struct UnderWay(Arc<Requests>);
 
 impl Connections {
+    /// Their requests count there while they are under way.
+    pub(crate) fn counted_in(under_way: Arc<AtomicU64>) -> Self {
+        Self { under_way, ..Self::default() }
+    }
+
     pub(crate) fn begin(&self, bounds: &Bounds) -> Connection {
         let (idle, unread) = (bounds.slowest_head, bounds.unread);
         let (ends, no_files, clock) = (self.ends.subscribe(), Arc::clone(&self.no_files), Arc::clone(&self.clock));
-        let (requests, owed) = (Arc::default(), Arc::default());
+        let of_all = Arc::clone(&self.under_way);
+        let (requests, owed) = (Arc::new(Requests { of_all, ..Requests::default() }), Arc::default());
         Connection { ends, no_files, requests, owed, clock, speaks: None, idle, unread }
     }
 
@@ -230,6 +239,7 @@ impl Requests {
     fn begin(this: &Arc<Self>, is_stream: bool) -> UnderWay {
         this.are_streams.store(is_stream, Ordering::Relaxed);
         this.begun.fetch_add(1, Ordering::Relaxed);
+        this.of_all.fetch_add(1, Ordering::Relaxed);
         UnderWay(Arc::clone(this))
     }
 
@@ -255,6 +265,7 @@ impl Requests {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         self.0.ended.fetch_add(1, Ordering::Release);
+        self.0.of_all.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

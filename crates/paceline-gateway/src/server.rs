@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use std::{fmt, io};
@@ -63,6 +64,8 @@ pub struct Gateway {
     pub(crate) bounds: Bounds,
     pub(crate) taken: Taken,
     pub(crate) closing: Closing,
+    /// Requests of clients.
+    pub(crate) under_way: Arc<AtomicU64>,
     pub(crate) streams: Held,
     pub(crate) documents: Documents,
     pub(crate) latest: Latest,
@@ -123,6 +126,7 @@ impl Gateway {
             bounds,
             taken: Taken::default(),
             closing: Closing::default(),
+            under_way: Arc::default(),
             streams: Held::default(),
             documents: Documents::default(),
             latest: Latest::default(),
@@ -198,7 +202,7 @@ impl Gateway {
     /// Serves until `ends` is ready. Then no connection is accepted any more, calls in flight are answered, and requests that
     /// are held go on waiting and are then refused, for as long as the bounds say.
     pub async fn serve(self: &Arc<Self>, listener: TcpListener, ends: impl Future<Output = ()>) {
-        let connections = Connections::default();
+        let connections = Connections::counted_in(Arc::clone(&self.under_way));
         let service = |gateway: Arc<Self>, peer, request| async move { gateway.answer(peer, request).await };
         tokio::select! {
             () = accept(listener, ends, &connections, |stream| {
@@ -236,25 +240,6 @@ impl Gateway {
             self.connected(stream, None, &connections, service);
         })
         .await;
-    }
-
-    fn tell_what_is_left(&self) {
-        let (mut in_flight, mut waiting) = (0, 0);
-        for upstream in self.upstreams().iter() {
-            let account = upstream.limiter().snapshot().account;
-            in_flight += account.concurrency.in_flight;
-            waiting += account.waiting + upstream.notes().spending.held().iter().map(|(_, held)| held).sum::<u64>();
-        }
-        if in_flight > 0 || waiting > 0 {
-            tracing::info!(
-                "the gateway ends: calls in flight: {in_flight}, which are answered for up to {:?}; requests that wait: {waiting}, \
-                 which are refused after {:?}",
-                self.bounds.drain,
-                self.bounds.drain_held
-            );
-        } else {
-            tracing::info!("the gateway ends: no call is in flight, and none waits");
-        }
     }
 
     fn connected<Answer>(

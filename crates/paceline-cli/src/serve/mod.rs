@@ -111,15 +111,25 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
             () = signals.first() => std::future::pending().await,
         }
     };
-    tokio::select! {
-        ((), ()) = async { tokio::join!(gateway.serve(listener, ends), end_batches) } => {}
-        () = signals.second() => tracing::warn!("answers under way were cut off by the second signal"),
+    let status = tokio::select! {
+        ((), ()) = async { tokio::join!(gateway.serve(listener, ends), end_batches) } => Status::Success,
+        status = hurried(&signals, &gateway) => status,
         _ = async { tokio::join!(usage.keep(&gateway), lifts, certificate, metrics) } => unreachable!("they go on while polled"),
         () = reloads => unreachable!("it goes on for as long as it is polled"),
-    }
+    };
     usage.save(&gateway.clients());
     upstreams.end().await;
-    Ok(Status::Success)
+    Ok(status)
+}
+
+/// Returns at the second signal: what is under way then is cut off.
+async fn hurried(signals: &SignalCount, gateway: &Gateway) -> Status {
+    signals.second().await;
+    if !gateway.is_at_work() {
+        return Status::Success;
+    }
+    tracing::warn!("answers under way are cut off by the second signal");
+    Status::Killed(signals.last())
 }
 
 /// Looks at the files before they are read: a key that is revoked while the gateway begins must not stay until the next change.

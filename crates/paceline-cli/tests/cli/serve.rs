@@ -224,6 +224,16 @@ fn a_signal_ends_it_once_requests_under_way_are_answered() {
 }
 
 #[test]
+fn a_second_signal_that_cuts_nothing_off_is_a_clean_end() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let mut gateway = Gateway::start(&mut serve(&job, &server, &[]));
+    assert_eq!(gateway.post("/generic/v1/things", "1s").0, 200);
+    gateway.signal(Signal::TERM);
+    gateway.signal(Signal::INT);
+    assert_eq!(gateway.ended(), Some(0));
+}
+
+#[test]
 fn an_upstream_whose_lines_only_moved_in_the_file_has_not_changed() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     let gateway = configured(&job, &server, "max_deferrals = 3\nrpm = 600\n");
