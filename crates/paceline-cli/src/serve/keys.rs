@@ -17,8 +17,10 @@ use serde_json::{Value, json};
 
 use super::batches::Unfinished;
 use super::client_keys::{Former, KeyFile, Priority, Record};
+use super::key_checks::{check_limits, check_models, check_paths, warn_of_unknown_upstreams};
 use super::{client_usage, state, whole_file};
 use crate::account;
+use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
 use crate::output;
 
@@ -163,7 +165,13 @@ fn trimmed(text: &str) -> Result<String, Infallible> {
 ///
 /// # Errors
 /// A name that is taken, or is none; a file that cannot be read or written.
-pub(super) fn command(args: KeysArgs) -> Result<Status, Failure> {
+pub(super) fn command(args: KeysArgs, everywhere: &Everywhere) -> Result<Status, Failure> {
+    if let KeysCommand::Add(AddArgs { limit, paths, .. }) | KeysCommand::Set(SetArgs { limit, paths, .. }) =
+        &args.command
+    {
+        check_limits(limit)?;
+        warn_of_unknown_upstreams(paths, everywhere);
+    }
     match args.command {
         KeysCommand::Add(args) => add(args)?,
         KeysCommand::Set(args) => set(args)?,
@@ -237,21 +245,6 @@ fn rotate(args: RotateArgs) -> Result<(), Failure> {
     tracing::info!("the former key of {name} {until}; the new one: {KNOWN}");
     tell_batches(&name, &place);
     output::print(|out| writeln!(out, "{key}"))
-}
-
-fn check_models(models: &[String]) -> Result<(), Failure> {
-    let Some(model) = models.iter().find(|model| model.trim().is_empty()) else { return Ok(()) };
-    Err(Failure::refused(format!("--models: {model:?} is no model; expected names with commas between them")))
-}
-
-/// As they stand behind the address of the gateway, without a query.
-fn check_paths(paths: &[String]) -> Result<(), Failure> {
-    let is_path = |path: &String| {
-        path.len() > 1 && path.starts_with('/') && !path.contains(['?', '#', '%', '*', ' ']) && !path.contains("//")
-    };
-    let Some(path) = paths.iter().find(|path| !is_path(path)) else { return Ok(()) };
-    let expected = "expected the beginning of a path with the name of an upstream, such as /openai/v1/chat/completions";
-    Err(Failure::refused(format!("--paths: {path:?} is none; {expected}")))
 }
 
 fn set(args: SetArgs) -> Result<(), Failure> {

@@ -37,6 +37,14 @@ pub(super) struct LiftArgs {
 pub(super) async fn command(args: LiftArgs) -> Result<Status, Failure> {
     let LiftArgs { upstream, state } = args;
     let folder = state::place(state.as_deref()).map_err(|error| Failure::refused(error.to_string()))?;
+    let of = if upstream.is_empty() { String::new() } else { format!(" that serves {}", upstream.join(", ")) };
+    let none = format!(
+        "no gateway{of} runs on the state folder {}; name its folder with --state, or begin one without holds: `paceline serve --lift-holds`",
+        folder.display()
+    );
+    if !folder.is_dir() {
+        return Err(Failure::refused(none));
+    }
     let path = folder.join(FILE);
     let refused = |error| Failure::refused(format!("{}: {error}", path.display()));
     whole_file::replace(&path, upstream.join("\n").as_bytes()).map_err(refused)?;
@@ -47,11 +55,7 @@ pub(super) async fn command(args: LiftArgs) -> Result<Status, Failure> {
         }
     }
     std::fs::remove_file(&path).map_err(refused)?;
-    let of = if upstream.is_empty() { String::new() } else { format!(" that serves {}", upstream.join(", ")) };
-    Err(Failure::refused(format!(
-        "no gateway{of} runs on the state folder {}; name its folder with --state, or begin one without holds: `paceline serve --lift-holds`",
-        folder.display()
-    )))
+    Err(Failure::refused(none))
 }
 
 /// Ends holds each time that a person asks for it, for as long as it is polled.

@@ -9,6 +9,7 @@ mod check;
 mod client_keys;
 mod client_notes;
 mod client_usage;
+mod key_checks;
 mod keys;
 mod lift_holds;
 mod one_gateway;
@@ -46,7 +47,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
             serve(&args.flags, everywhere).await
         }
         Some(Command::Check(flags)) => check::command(&flags, everywhere),
-        Some(Command::Keys(args)) => keys::command(args),
+        Some(Command::Keys(args)) => keys::command(args, everywhere),
         Some(Command::LiftHolds(args)) => lift_holds::command(args).await,
     }
 }

@@ -177,6 +177,16 @@ fn a_person_may_lift_a_hold() {
     assert_eq!(server.count(), 3);
 }
 
+#[test]
+fn to_lift_the_holds_of_a_folder_that_is_not_there_says_what_to_do() {
+    let job = Job::new(0);
+    let (code, log) = finish(job.paceline().args(["serve", "lift-holds", "--state", "wrong"]));
+    assert!(
+        code == 2 && log.contains("no gateway runs on the state folder wrong; name its folder with --state"),
+        "{log}"
+    );
+}
+
 /// The file came later than the configuration that names it.
 #[test]
 #[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]

@@ -147,3 +147,41 @@ fn a_server_that_ignores_bounds_is_believed_no_more_after_a_restart() {
         assert!(status == 429 && server.count() == 2, "{status}: {text}");
     }
 }
+
+#[test]
+fn a_limit_of_a_key_is_set_once() {
+    let job = Job::new(0);
+    told(&mut keys(&job, &["add", "ci", "--limit", "60rpm, 1000 rpd, 5 concurrent"]));
+    for (limits, twice) in [
+        ("60rpm, 90rpm", "\"90rpm\""),
+        ("60rpm, 1 per 60s", "\"1 per 60s\""),
+        ("5 concurrent, 1M tokens per 1h, 6 concurrent", "\"6 concurrent\""),
+    ] {
+        for command in [["set", "ci"], ["add", "other"]] {
+            let (code, log) = finish(&mut keys(&job, &[&command[..], &["--limit", limits]].concat()));
+            let expected = format!("--limit {twice}: expected this limit to be set once");
+            assert!(code == 2 && log.contains(&expected), "{log}");
+        }
+    }
+    let listed = told(&mut keys(&job, &["list"]));
+    assert!(listed.contains("limits: 60rpm, 1000 rpd, 5 concurrent  ") && !listed.contains("other"), "{listed}");
+}
+
+#[test]
+fn paths_of_a_key_that_belong_to_no_upstream_are_told() {
+    let job = Job::new(0);
+    let added = |args: &[&str]| {
+        let (code, log) = finish(&mut keys(&job, args));
+        assert_eq!(code, 0, "{log}");
+        log
+    };
+    let log = added(&["add", "ci", "--paths", "/opnai/v1"]);
+    let expected = "--paths /opnai/v1: no upstream has the name opnai; those that are known are openai, azure, ";
+    assert!(log.contains(expected), "{log}");
+    std::fs::write(job.path("paceline.toml"), "[upstream.mine]\nbase_url = \"http://127.0.0.1:1\"\n")
+        .expect("writable");
+    let log = added(&["set", "ci", "--paths", "/mine/v1, /v1/batches, /metrics, /openai"]);
+    let expected = "--paths /openai: no upstream has the name openai; those of paceline.toml are mine";
+    assert!(log.contains(expected) && log.matches("no upstream").count() == 1, "{log}");
+    assert!(!added(&["set", "ci", "--paths", "all"]).contains("no upstream"));
+}
