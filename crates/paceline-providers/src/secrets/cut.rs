@@ -252,8 +252,8 @@ pub(super) fn before_backslashes(text: &[u8], at: usize) -> usize {
 }
 
 /// Where a word begins among letters that are also those of a key: at the first, or behind one that is in no word, also where
-/// that is written as an escape. What stands behind letters of keys is another key. What stood before a part is not known, and a word
-/// may begin there.
+/// that is written as an escape. What stands behind letters of keys is another key. What stood before a part is not known, and a
+/// word may begin there.
 fn word_in(read: &Text<'_>, text: &[u8], run: Range<usize>) -> Option<usize> {
     let (letters, start) = (&read.letters[run.clone()], read.place(run.clone()).start);
     if start == 0 || !is_letter(text[start - 1]) {

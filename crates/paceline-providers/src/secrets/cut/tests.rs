@@ -259,7 +259,7 @@ fn what_may_become_the_end_of_a_key_waits_for_the_next_part() {
         for at in 1..text.len() {
             let mut first = secrets.masked_in(text[..at].to_owned().into(), false);
             let held = first.split_off(first.len() - secrets.begun_in(&first));
-            let second = secrets.masked_in([&held, text[at..].as_bytes()].concat().into(), true);
+            let second = secrets.masked_in([&held, &text.as_bytes()[at..]].concat().into(), true);
             let came = [first, second].concat();
             // The mark may stand in two parts.
             let stars = |text: &[u8]| String::from_utf8_lossy(text).replace("[key]", "*****");
