@@ -111,6 +111,8 @@ impl Pacer {
         let cost = &self.slots.at(slot).request.cost;
         self.quotas.count_anew(now, cost);
         self.scopes[place].quotas.count_anew(now, cost);
+        // Its next request may have been found to fit, and wait for the account alone.
+        self.scopes.touch(place);
         self.pump(now);
         true
     }

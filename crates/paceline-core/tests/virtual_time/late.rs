@@ -192,6 +192,36 @@ proptest! {
     }
 }
 
+/// A request of the tier that was found to fit, and waits for the account alone, is looked at again once a late call has taken
+/// the room.
+#[test]
+fn what_a_late_call_takes_is_not_granted_to_one_that_waits_for_the_account() {
+    let full =
+        |limit, window| Limits { quotas: vec![Quota::sliding(Dimension::Requests, limit, window)], burst: Some(limit) };
+    let (account, tier) = (full(7, S / 10), full(10, 3 * S));
+    let mut world = World::new(&account, &tier);
+    let micros = Duration::from_micros;
+    for step in [
+        Step::Enqueue(7, 3),
+        Step::Poll(1),
+        Step::Forget,
+        Step::Pass(180 * MS),
+        Step::Drop,
+        Step::Enqueue(5, 1),
+        Step::Enqueue(2, 3),
+        Step::Pass(micros(860_782)),
+        Step::Poll(7),
+        Step::Pass(micros(2_554_268)),
+        Step::Poll(7),
+        Step::Pass(micros(100_002)),
+    ] {
+        world.step(step);
+    }
+    (0..world.granted.len()).for_each(|_| world.poll());
+    let a = world.scopes[0].clone();
+    world.check(&tier, Some(&a));
+}
+
 /// One thread was busy for 1.9 s: the calls of two windows are polled together.
 #[test]
 fn behind_a_busy_thread_the_calls_of_one_window_leave() {
