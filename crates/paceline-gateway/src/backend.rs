@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
-use http::header::{self, CONTENT_LENGTH, HeaderMap, HeaderValue};
+use http::header::{self, HeaderMap, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -15,7 +15,6 @@ use paceline::{Clock, Limiter, ScopeId};
 use paceline_config::CallNames;
 use paceline_core::{Cost, Turns};
 use paceline_http::{AccessError, Call, HasAnswered, NoAnswer, SenderConfig, Shortage, TokenRatios, proxy_to, tls};
-use paceline_providers::secrets::Secrets;
 use paceline_providers::table::Scope;
 use paceline_providers::{Asked, TokenRatio, Untold, join_url};
 use tokio::sync::watch;
@@ -34,6 +33,7 @@ use crate::notes::{Kind, Notes};
 use crate::payload::Outgoing;
 use crate::stays_down::StaysDown;
 use crate::trust::Trust;
+use crate::upstream_key::KeyInForce;
 use crate::{estimated, headers, query};
 
 /// So many scopes of an upstream have a pace of their own, two KiB each: clients choose the names.
@@ -82,7 +82,8 @@ pub struct Backend {
     is_proxied: bool,
     /// What each call carries for the proxy.
     for_proxy: HeaderMap,
-    secrets: Arc<Secrets>,
+    /// What calls show, also those of the upstream that this one takes the place of.
+    pub(crate) key: Arc<KeyInForce>,
     pub(crate) ratios: Arc<TokenRatios>,
     /// Requests that wait or are sent, before the head of their answer.
     pub(crate) waiting: Held,
@@ -142,7 +143,7 @@ impl Backend {
         let proxy = proxy_to(&config).map_err(access)?;
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
-        let secrets = Arc::new(Secrets::of(headers.values().filter(|value| value.is_sensitive())));
+        let key = Arc::new(KeyInForce::of(&headers));
         let sending = SenderConfig::of(&config, headers, bounds.first_byte);
         let for_proxy = for_proxy(proxy.as_ref(), sending.base_url.starts_with("http://"));
         let is_proxied = proxy.is_some();
@@ -166,7 +167,7 @@ impl Backend {
             client,
             is_proxied,
             for_proxy,
-            secrets,
+            key,
             ratios,
             waiting,
             in_flight: Held::default(),
@@ -209,6 +210,7 @@ impl Backend {
             notes: Arc::clone(&self.notes),
             trust: Arc::clone(&self.trust),
             stopwatch: Arc::clone(&self.stopwatch),
+            key: if self.may_show_key_of(&fresh) { Arc::clone(&self.key) } else { Arc::clone(&fresh.key) },
             ..fresh
         })
     }
@@ -410,6 +412,7 @@ impl Backend {
             *request.method_mut() = call.method.clone();
             *request.uri_mut() = address.clone();
             *request.headers_mut() = call.headers.clone();
+            departed.key.put_into(request.headers_mut());
             self.chained.tell(request.headers_mut(), || departed.permit.retries_left(), wait);
             if !self.for_proxy.is_empty() {
                 request.headers_mut().extend(self.for_proxy.clone());
@@ -448,22 +451,6 @@ impl Backend {
             self.notes.history.answered(&departed.scope, took);
         }
         answered
-    }
-
-    /// Its key, as it must not go to clients.
-    pub(crate) fn secrets(&self) -> Arc<Secrets> {
-        Arc::clone(&self.secrets)
-    }
-
-    /// Removes the upstream's key from an answer that is read here.
-    pub(crate) fn without_secrets(&self, mut answer: Response<bytes::Bytes>) -> Response<bytes::Bytes> {
-        self.secrets.remove_from_headers(answer.headers_mut());
-        let before = answer.body().len();
-        let mut answer = answer.map(|body| self.secrets.removed_from(body));
-        if answer.body().len() != before {
-            answer.headers_mut().remove(CONTENT_LENGTH);
-        }
-        answer
     }
 }
 

@@ -21,6 +21,7 @@ use crate::notes::{self, ClientSpending, Kind, OutageNews, Sign, Why, in_tens};
 use crate::places::Place;
 use crate::spent::Spent;
 use crate::trust::Asker;
+use crate::upstream_key::Key;
 
 /// A call that left, until its outcome is reported.
 pub(crate) struct Departed {
@@ -37,6 +38,8 @@ pub(crate) struct Departed {
     /// With a key.
     pub(crate) known: Option<Arc<Client>>,
     pub(crate) call: Arc<Call>,
+    /// The key of the upstream that it shows.
+    pub(crate) key: Arc<Key>,
     /// What its body asks for.
     pub(crate) asked: Arc<Asked>,
     /// Prints of what its body names that its server adds to the prompt.
@@ -108,6 +111,7 @@ impl Departed {
             client,
             known,
             call,
+            key,
             asked,
             named,
             spent,
@@ -117,6 +121,7 @@ impl Departed {
         } = self;
         let mut reading = upstream.read(&call, answer, unread);
         let class = reading.class;
+        upstream.leave_out_former_key(&mut reading, &key);
         let path = &decoded_path(&call);
         let status = answer.as_ref().ok().map(|answer| answer.status().as_u16());
         let asker = Asker { client: known.as_deref(), name: client.name(), scope: &scope, path, left, status };

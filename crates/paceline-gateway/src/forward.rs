@@ -297,6 +297,7 @@ impl<'a> Forwarding<'a> {
             client: Arc::clone(&self.client),
             known: self.known.clone(),
             call: Arc::clone(&call.call),
+            key: upstream.key.now(),
             asked: Arc::clone(&call.asked),
             named: Arc::clone(&call.named),
             spent,

@@ -53,6 +53,7 @@ mod tap;
 mod tls;
 mod trust;
 mod unread;
+mod upstream_key;
 mod uses;
 mod watched;
 pub mod web;

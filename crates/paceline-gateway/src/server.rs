@@ -24,7 +24,6 @@ use crate::closing::{Closing, Phase};
 use crate::connection::Connections;
 use crate::documents::Documents;
 use crate::events::Latest;
-use crate::fallback;
 use crate::files::Left;
 use crate::forward::{AnswerBody, forward, whole_body};
 use crate::jobs::{self, Jobs};
@@ -36,7 +35,7 @@ use crate::refusal::Refusal;
 use crate::request_body::RequestBody;
 use crate::route::{Target, upstream_of_host};
 use crate::tls::ClientTls;
-use crate::{browsers, files, head};
+use crate::{browsers, fallback, files, head};
 
 /// Connections that the system keeps until they are accepted.
 const BACKLOG: u32 = 4_096;
@@ -188,13 +187,14 @@ impl Gateway {
         self.tls.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Serves these from now on. A request that has begun ends with the upstream that it began with.
+    /// Serves these from now on. A request that has begun ends with the upstream that it began with, and its present key.
     ///
     /// # Errors
     /// As [`new`](Self::new); the former ones stay then.
     pub fn replace_upstreams(&self, upstreams: impl IntoIterator<Item = Arc<Backend>>) -> Result<(), BackendError> {
         let upstreams: Arc<[_]> = upstreams.into_iter().collect();
         fallback::check(&upstreams)?;
+        upstreams.iter().for_each(|upstream| upstream.shows_its_key());
         *self.upstreams.write().unwrap_or_else(PoisonError::into_inner) = upstreams;
         Ok(())
     }

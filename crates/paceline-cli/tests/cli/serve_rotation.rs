@@ -3,11 +3,15 @@
 use std::fs::File;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
 use rustix::process::Signal;
+use serde_json::{Value, json};
 
-use crate::serve::{Gateway, send, serve};
+use crate::serve::{Gateway, get, post, send, serve};
 use crate::serve_keys::{certify, keys, post_with, told};
+use crate::serve_operation::{configure, configured, wait_for_log};
 use crate::support::{Job, Reply, Server, finish};
 
 #[test]
@@ -170,6 +174,92 @@ fn the_key_of_an_upstream_that_is_exchanged_between_two_starts_begins_no_limit_a
     let files = std::fs::read_dir(job.path("state")).expect("a folder").filter_map(Result::ok);
     let files = files.filter(|file| file.file_name().to_string_lossy().starts_with("generic-"));
     assert_eq!(files.count(), 1, "the file of an upstream goes with its key");
+}
+
+/// A gateway to a server that holds the first call until the guard is dropped, and repeats both keys; two requests wait behind
+/// that call.
+struct Exchange {
+    job: Job,
+    server: Server,
+    gateway: Gateway,
+    first: JoinHandle<(u16, String)>,
+    waiting: Vec<JoinHandle<(u16, String)>>,
+}
+
+impl Exchange {
+    fn begin(held: &Arc<Mutex<()>>) -> Self {
+        let (job, held) = (Job::new(0), Arc::clone(held));
+        let server = Server::new(move |arrival| {
+            let is_first = arrival.headers["authorization"] == "Bearer sk-first";
+            if is_first && arrival.before == 0 {
+                drop(held.lock());
+            }
+            let said = "sk-first, sk-second";
+            match is_first {
+                true => Reply::new(401, &json!({"error": {"message": said, "code": "invalid_api_key"}})),
+                false => Reply::new(200, &json!({"object": "list", "said": said})),
+            }
+        });
+        let gateway = configured(&job, &server, "limits = [\"1 concurrent\"]\n");
+        let ask = || {
+            let url = format!("{}/first/v1/things", gateway.url);
+            std::thread::spawn(move || post(&url, "60s"))
+        };
+        let first = ask();
+        server.wait_for(1);
+        let waiting = vec![ask(), ask()];
+        let queued = || {
+            let state: Value = serde_json::from_str(&get(&format!("{}/api/state", gateway.url)).1).expect("JSON");
+            state["upstreams"][0]["requests"].as_u64()
+        };
+        while queued() < Some(3) {
+            std::thread::yield_now();
+        }
+        Self { job, server, gateway, first, waiting }
+    }
+
+    /// The file has another key, and the gateway has taken it.
+    fn exchanges_the_key(&self, says: &str) {
+        std::fs::write(self.job.path("key"), "sk-second").expect("writable");
+        self.gateway.signal(Signal::HUP);
+        wait_for_log(&self.job, says, 1);
+    }
+}
+
+#[test]
+fn a_request_that_waits_shows_the_key_that_is_in_force_when_it_leaves() {
+    let held = Arc::new(Mutex::new(()));
+    let guard = held.lock().expect("no panic");
+    let exchange = Exchange::begin(&held);
+    exchange.exchanges_the_key("changed: first, its key");
+    drop(guard);
+    let Exchange { job, server, gateway: _gateway, first, waiting } = exchange;
+    let (status, body) = first.join().expect("no panic");
+    assert!(status == 401 && !body.contains("sk-"), "{body}");
+    for asked in waiting {
+        let (status, body) = asked.join().expect("no panic");
+        assert!(status == 200 && !body.contains("sk-"), "{status}: {body}");
+    }
+    let shown: Vec<_> = server.arrivals().iter().map(|call| call.headers["authorization"].clone()).collect();
+    assert_eq!(shown, ["Bearer sk-first", "Bearer sk-second", "Bearer sk-second"]);
+    assert!(!job.text("log").contains("nothing leaves"), "the former key was refused: {}", job.text("log"));
+}
+
+#[test]
+fn a_request_that_waits_for_another_server_does_not_show_it_the_new_key() {
+    let held = Arc::new(Mutex::new(()));
+    let guard = held.lock().expect("no panic");
+    let exchange = Exchange::begin(&held);
+    let other = Server::new(|_| Reply::ok());
+    configure(&exchange.job, &other, "");
+    exchange.exchanges_the_key("new: first");
+    drop(guard);
+    assert_eq!(exchange.first.join().expect("no panic").0, 401);
+    exchange.waiting.into_iter().for_each(|asked| drop(asked.join().expect("no panic")));
+    let shown = exchange.server.arrivals().into_iter().map(|call| call.headers["authorization"].clone());
+    assert!({ shown }.all(|key| key == "Bearer sk-first"));
+    assert_eq!(exchange.gateway.post("/first/v1/things", "60s").0, 200);
+    assert_eq!(other.arrivals()[0].headers["authorization"], "Bearer sk-second");
 }
 
 /// A leaked key that fills the disk must be revoked just then.
