@@ -46,6 +46,8 @@ pub struct Silence {
     since: Instant,
     slowest: Duration,
     is_told: bool,
+    /// One that was told ended with a failure then, after so long: an answer is still to come.
+    failed: Option<(Instant, Duration)>,
 }
 
 /// A server that is silent.
@@ -84,21 +86,21 @@ impl Silence {
         call
     }
 
-    /// Its answer begins. Returns how long the server was silent, where that was [told](Self::tell).
+    /// Its answer begins. Returns how long none did, where that was [told](Self::tell).
     pub fn answered(&mut self, now: Instant, call: AwaitedCall) -> Option<Duration> {
         let faded = self.slowest - self.slowest / FORGETS;
         self.slowest = faded.max(now.saturating_since(call.sent));
-        self.failed(now, call)
+        self.failed(now, call);
+        self.failed.take().map(|(since, waited)| waited + now.saturating_since(since))
     }
 
-    /// It failed in a way that says more than silence does. Returns the same.
-    pub fn failed(&mut self, now: Instant, call: AwaitedCall) -> Option<Duration> {
-        let was = self.is_told.then(|| self.waited_in_vain(now));
+    /// It failed in a way that says more than silence does.
+    pub fn failed(&mut self, now: Instant, call: AwaitedCall) {
+        let told = self.failed.or_else(|| self.is_told.then(|| (now, self.waited_in_vain(now))));
         self.awaited.remove(&call);
         self.ends();
-        self.since = now;
+        (self.since, self.failed) = (now, told);
         self.unanswered = self.awaited.len() as u64;
-        was
     }
 
     /// It was given up, by its caller or after its timeout.
@@ -140,7 +142,7 @@ impl Silence {
     }
 
     fn ends(&mut self) {
-        (self.unanswered, self.waited, self.is_told) = (0, Duration::ZERO, false);
+        (self.unanswered, self.waited, self.is_told, self.failed) = (0, Duration::ZERO, false, None);
     }
 }
 
@@ -207,6 +209,21 @@ mod tests {
         silence.answered(at(400), call);
         silence.sent(at(500));
         assert_eq!([1_299, 1_300].map(|second| silence.silent(at(second))), [None, silent(1, 800)], "a long thought");
+    }
+
+    #[test]
+    fn a_failure_ends_a_silence_and_only_an_answer_says_that_the_server_answers_again() {
+        let mut silence = Silence::default();
+        let calls = [0, 0, 0, 0].map(|second| silence.sent(at(second)));
+        assert_eq!(silence.tell(at(30)), silent(4, 30));
+        calls.into_iter().for_each(|call| silence.failed(at(40), call));
+        assert_eq!(silence.silent(at(40)), None, "the failure is told in its place");
+        let call = silence.sent(at(50));
+        silence.failed(at(51), call);
+        let call = silence.sent(at(59));
+        assert_eq!(silence.answered(at(60), call), Some(Duration::from_secs(60)));
+        let call = silence.sent(at(61));
+        assert_eq!(silence.answered(at(62), call), None, "once");
     }
 
     #[test]

@@ -37,13 +37,12 @@ impl AwaitedAnswer {
     }
 
     /// There is none. After the timeout that says no more than before.
-    pub(crate) fn fails(&mut self, upstream: &Backend, error: &NoAnswer) {
+    pub(crate) fn fails(&mut self, error: &NoAnswer) {
         if matches!(error, NoAnswer::Timeout(_)) {
             return self.is_given_up();
         }
         let Some(Awaited { metrics, scope, call }) = self.0.take() else { return };
-        let silent = scope.silence().failed(metrics.clock.now(), call);
-        upstream.tell_end_of_silence(scope.label(), silent);
+        scope.silence().failed(metrics.clock.now(), call);
     }
 
     fn is_given_up(&mut self) {
@@ -69,8 +68,11 @@ impl Backend {
         }
     }
 
+    /// Of an outage that is told too, its own end is.
     fn tell_end_of_silence(&self, scope: &str, silent: Option<Duration>) {
-        let Some(silent) = silent.filter(|_| self.may_tell(Kind::Back)) else { return };
+        let is_of = |place: Option<Arc<str>>| place.is_none_or(|place| &*place == scope);
+        let is_outage = || self.notes().outages.down(self.limiter().now()).into_iter().any(|down| is_of(down.scope));
+        let Some(silent) = silent.filter(|_| !is_outage() && self.may_tell(Kind::Back)) else { return };
         let silent = format_duration(silent);
         tracing::info!(upstream = self.name(), scope, "the upstream answers again, after {silent}");
     }

@@ -62,7 +62,7 @@ impl Departed {
 
     /// It has no answer.
     pub(crate) fn has_failed(&mut self, error: &NoAnswer) {
-        self.awaited.fails(&self.upstream, error);
+        self.awaited.fails(error);
     }
 
     /// Its client hung up, and the rest of its answer is read here.
