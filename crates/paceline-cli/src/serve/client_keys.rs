@@ -375,11 +375,26 @@ impl Admission {
         }
     }
 
+    /// Logs that programs without a key may call no longer. The way back is a restart alone.
+    pub(super) fn tell_closed(&self) {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let names: Vec<_> = known.iter().flatten().map(|key| &*key.name).collect();
+        let keys = match names.len() {
+            0 => "there is none yet".to_owned(),
+            1 => format!("1 key: {}", names[0]),
+            count => format!("{count} keys: {}", names.join(", ")),
+        };
+        tracing::warn!("from now on only programs with a key may call ({keys})");
+    }
+
     /// Logs which keys are others than when they were read last.
     fn tell_changes(&self, keys: Vec<Record>) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(changes) = known.as_deref().map(|before| changes(before, &keys)).filter(|text| !text.is_empty()) {
             tracing::info!("the keys of clients were read again: {}", changes.join("; "));
+            if keys.is_empty() {
+                tracing::warn!("from now on no program may call: no key is left");
+            }
         }
         *known = Some(keys);
     }

@@ -250,9 +250,14 @@ fn admit_anew(
     }
     match clients {
         Ok(clients) => {
-            usage.follow(&clients, &gateway.clients());
+            let former = gateway.clients();
+            usage.follow(&clients, &former);
+            let closes = !matches!(&*former, Clients::WithKeys(_)) && matches!(&clients, Clients::WithKeys(_));
             gateway.replace_clients(clients);
             batches.keep_to(gateway.clients());
+            if closes {
+                admission.tell_closed();
+            }
             warn_without_prices(gateway);
         }
         Err(error) => tracing::warn!("the keys of clients were read again, and the former ones stay: {error}"),

@@ -141,13 +141,16 @@ impl<'a> Upstreams<'a> {
         self.files.iter().chain(of_refused).cloned().collect()
     }
 
-    /// Reads the configuration again. One that is wrong is not used. With `mends` stops end, whose cause is mended then.
+    /// Reads the configuration again. One that is wrong is not used. With `mends` stops end, whose cause is mended then; without
+    /// it another file has changed, and that nothing has here is no news.
     pub(super) async fn reload(&mut self, gateway: &Gateway, mends: bool) -> Reloaded {
         match self.try_reload(gateway, mends).await {
             Ok(changes) => {
                 let names: Vec<_> = self.served.iter().map(|served| served.backend.name()).collect();
                 let what = if changes.is_empty() { "nothing has changed".to_owned() } else { changes.join("; ") };
-                tracing::info!("the configuration was read again; upstreams: {}: {what}", names.join(", "));
+                if mends || !changes.is_empty() {
+                    tracing::info!("the configuration was read again; upstreams: {}: {what}", names.join(", "));
+                }
                 if changes.is_empty() { Reloaded::AsBefore } else { Reloaded::Changed }
             }
             Err(error) => {

@@ -8,6 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::bounded::{Bounded, read_line};
+use crate::serve_keys::{keys, told};
 use crate::serve_operation::{configure, configured, wait_for_log};
 use crate::support::{Job, Reply, Server, finish};
 
@@ -231,6 +232,25 @@ fn a_signal_ends_it_once_requests_under_way_are_answered() {
         assert_eq!(call.join().expect("no panic"), 200);
     }
     assert_eq!(gateway.ended(), Some(0));
+}
+
+/// A program without a key must not be the first to learn of it.
+#[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
+fn the_first_key_that_closes_a_gateway_is_told_and_says_nothing_of_upstreams() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let gateway = configured(&job, &server, "");
+    assert_eq!(gateway.post("/first/v1/things", "1s").0, 200);
+    told(&mut keys(&job, &["add", "tb"]));
+    let closes = "WARN from now on only programs with a key may call (1 key: tb)";
+    wait_for_log(&job, closes, 1);
+    assert_eq!(gateway.post("/first/v1/things", "1s").0, 401);
+    told(&mut keys(&job, &["revoke", "tb"]));
+    wait_for_log(&job, "WARN from now on no program may call: no key is left", 1);
+    gateway.signal(Signal::HUP);
+    wait_for_log(&job, "first: nothing has changed", 1);
+    let log = job.text("log");
+    assert_eq!([closes, "nothing has changed"].map(|words| log.matches(words).count()), [1, 1], "{log}");
 }
 
 #[test]
