@@ -215,20 +215,6 @@ impl Backend {
         })
     }
 
-    /// Ends its holds, pauses and stops, for all and for single clients: a person says that their cause is mended.
-    pub fn lift_holds(&self) {
-        self.trust.forget();
-        self.stays_down.forget();
-        self.notes.outages.end_stops();
-        self.limiter.resume(None);
-    }
-
-    /// Ends its stops, and forgets what clients were refused: a person says that the cause may be mended, as by a restart.
-    pub fn end_stops(&self) {
-        self.trust.begin_anew();
-        self.limiter.end_stops();
-    }
-
     /// How often that was forgotten so far, be it by [`end_stops`](Self::end_stops) or [`lift_holds`](Self::lift_holds), for jobs
     /// that wait because of it.
     pub fn forgotten(&self) -> watch::Receiver<u64> {

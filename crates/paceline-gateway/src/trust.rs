@@ -315,6 +315,13 @@ impl Trust {
         self.some_away.store(true, Ordering::Relaxed);
     }
 
+    /// How many clients are to stay away, each alone.
+    pub(crate) fn held_clients(&self, now: Instant) -> usize {
+        let away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
+        let holds = |away: &&Away| away.scopes.values().chain(&away.from_all).any(|hold| hold.until > now);
+        away.values().filter(holds).count()
+    }
+
     /// Forgets what clients were refused, and how long they are to stay away.
     pub(crate) fn forget(&self) {
         *self.witnesses.lock().unwrap_or_else(PoisonError::into_inner) = Witnesses::default();

@@ -9,9 +9,13 @@ use tokio::time::sleep;
 
 use super::{state, whole_file};
 use crate::exit::{Failure, Status};
+use crate::{output, text};
 
 /// The file in the state folder: a line for each upstream, none for all.
 const FILE: &str = "lift-holds";
+
+/// The file beside it in which the gateway says what it lifted.
+const LIFTED: &str = "lifted-holds";
 
 /// How often the gateway looks for it.
 const LOOKED_AT: Duration = Duration::from_millis(200);
@@ -47,10 +51,17 @@ pub(super) async fn command(args: LiftArgs) -> Result<Status, Failure> {
     }
     let path = folder.join(FILE);
     let refused = |error| Failure::refused(format!("{}: {error}", path.display()));
+    let lifted = folder.join(LIFTED);
+    let _ = std::fs::remove_file(&lifted);
     whole_file::replace(&path, upstream.join("\n").as_bytes()).map_err(refused)?;
     for _ in 0..LOOKS {
         sleep(LOOKED_AT).await;
         if !path.exists() {
+            let told = whole_file::check(&lifted).and_then(|()| std::fs::read_to_string(&lifted));
+            let _ = std::fs::remove_file(&lifted);
+            // An earlier gateway does not say.
+            let told = told.unwrap_or_else(|_| "done".to_owned());
+            output::print(|out| writeln!(out, "{}", text::printable(&told)))?;
             return Ok(Status::Success);
         }
     }
@@ -68,8 +79,11 @@ pub(super) async fn follow(folder: Option<&Path>, gateway: &Gateway) {
         let Some(asked) = whole_file::check(&path).ok().and_then(|()| std::fs::read_to_string(&path).ok()) else {
             continue;
         };
-        if !lift(gateway, &asked) {
-            continue;
+        let Some(lifted) = lift(gateway, &asked) else { continue };
+        if let Some(folder) = folder
+            && let Err(error) = whole_file::replace(&folder.join(LIFTED), lifted.as_bytes())
+        {
+            tracing::warn!("{}: what was lifted cannot be told to the user: {error}", folder.join(LIFTED).display());
         }
         if let Err(error) = std::fs::remove_file(&path) {
             tracing::warn!("{}: {error}; it was done, and is not looked at again before a restart", path.display());
@@ -78,18 +92,20 @@ pub(super) async fn follow(folder: Option<&Path>, gateway: &Gateway) {
     }
 }
 
-/// Ends the holds of these upstreams; of none where one is unknown.
-fn lift(gateway: &Gateway, asked: &str) -> bool {
+/// Ends the holds of these upstreams; of none where one is unknown. Returns what was lifted.
+fn lift(gateway: &Gateway, asked: &str) -> Option<String> {
     let (upstreams, asked) = (gateway.upstreams(), asked.lines().collect::<Vec<_>>());
     if asked.iter().any(|name| upstreams.iter().all(|upstream| upstream.name() != *name)) {
-        return false;
+        return None;
     }
+    let mut lifted = Vec::new();
     for upstream in upstreams.iter().filter(|upstream| asked.is_empty() || asked.contains(&upstream.name())) {
-        upstream.lift_holds();
+        let what = upstream.lift_holds();
         tracing::info!(
             upstream = upstream.name(),
-            "its holds, pauses and stops were lifted by `paceline serve lift-holds`"
+            "its holds, pauses and stops were lifted by `paceline serve lift-holds`: {what}"
         );
+        lifted.push(format!("{}: {what}", upstream.name()));
     }
-    true
+    Some(format!("lifted: {}", lifted.join("; ")))
 }

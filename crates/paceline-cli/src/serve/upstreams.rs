@@ -311,8 +311,8 @@ impl Served {
             tracing::error!("upstream {}: its former limits stay: {error}", backend.name());
         }
         // As after a restart: a person says that the cause is mended.
-        if mends {
-            backend.end_stops();
+        if mends && backend.end_stops() {
+            tracing::info!("the stop of {} ended: calls go again", backend.name());
         }
         let keeper = match kept {
             Some(keeper) => keeper,

@@ -165,12 +165,18 @@ fn a_person_may_lift_a_hold() {
     assert_eq!(gateway.child.ended().code(), Some(0));
     let gateway = Gateway::start(&mut serve(&job, &server, &["--state", "state"]));
     assert_eq!(gateway.post("/generic/v1/things", "1s").0, 429, "it is kept");
-    let lift = |args: &[&str]| finish(job.paceline().args(["serve", "lift-holds", "--state", "state"]).args(args));
+    let command = |args: &[&str]| {
+        let mut command = job.paceline();
+        command.args(["serve", "lift-holds", "--state", "state"]).args(args);
+        command
+    };
+    let lift = |args: &[&str]| finish(&mut command(args));
     let (code, log) = lift(&["--upstream", "other"]);
     assert!(code == 2 && log.contains("no gateway that serves other runs on the state folder state"), "{log}");
     assert_eq!(gateway.post("/generic/v1/things", "1s").0, 429, "of another upstream");
     // While it runs.
-    assert_eq!(lift(&["--upstream", "generic"]).0, 0);
+    assert_eq!(told(&mut command(&["--upstream", "generic"])), "lifted: generic: 1 hold");
+    assert_eq!(told(&mut command(&[])), "lifted: generic: nothing");
     assert_eq!(gateway.post("/generic/v1/things", "1s").0, 429, "the server refuses a second time");
     drop(gateway);
     let gateway = Gateway::start(&mut serve(&job, &server, &["--state", "state", "--lift-holds"]));
@@ -261,6 +267,24 @@ fn a_second_signal_that_cuts_nothing_off_is_a_clean_end() {
     gateway.signal(Signal::TERM);
     gateway.signal(Signal::INT);
     assert_eq!(gateway.ended(), Some(0));
+}
+
+#[test]
+fn a_reload_that_ends_a_stop_says_so() {
+    let server = Server::new(|arrival| match arrival.before {
+        0 => Reply::error(401, "invalid_api_key"),
+        _ => Reply::ok(),
+    });
+    let job = Job::new(0);
+    let gateway = configured(&job, &server, "");
+    assert_eq!(gateway.post("/first/v1/things", "1s").0, 401);
+    wait_for_log(&job, "nothing leaves until a person acts", 1);
+    for reload in 1..=2 {
+        gateway.signal(Signal::HUP);
+        wait_for_log(&job, "first: nothing has changed", reload);
+    }
+    assert_eq!(job.text("log").matches("the stop of first ended: calls go again").count(), 1, "{}", job.text("log"));
+    assert_eq!(gateway.post("/first/v1/things", "1s").0, 200);
 }
 
 #[test]
