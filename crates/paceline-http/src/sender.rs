@@ -295,12 +295,8 @@ impl Sender {
             Some(item) => answer.map(|body| self.partials.answered(item, &call.body, body, reading)),
             None => answer,
         };
-        // A key may have come in parts, each in an event of its own.
         Ok(match collect(&as_read(&answer, "")) {
             Some(object) => answer.map(|_| self.secrets_of(call).removed_from(object.to_string().into())),
-            None if comes_in_parts(&as_read(&answer, "")) => {
-                answer.map(|body| self.secrets_of(call).removed_from_parts(body))
-            }
             None => answer,
         })
     }
@@ -370,6 +366,9 @@ impl Sender {
         let redirect = not_followed(&response, || self.carries_key(call), self.may_name_hosts(call));
         let coming = receive_until(&self.clock, deadline, response, &self.config, &self.memory, cut);
         let (response, memory) = coming.await?;
+        // A key may come in parts, each in an event of its own. They go first: the last one may be taken for the end of a key.
+        let in_parts = comes_in_parts(&as_read(&response, ""));
+        let response = response.map(|body| if in_parts { secrets.removed_from_parts(body) } else { body });
         Ok(Received { response: response.map(|body| secrets.removed_from(body)), memory, redirect })
     }
 
