@@ -16,7 +16,6 @@ use serde::{Deserialize, Serialize};
 
 use super::args::Flags;
 use super::{state, whole_file};
-use crate::account;
 use crate::exit::Failure;
 use crate::files;
 
@@ -196,7 +195,6 @@ impl KeyFile {
     /// # Errors
     /// An error of the operating system.
     pub(super) fn write(&self, path: &Path) -> std::io::Result<()> {
-        account::make_private(whole_file::folder_of(path))?;
         whole_file::replace_durably_on_a_full_disk(path, format!("{:#}\n", serde_json::to_value(self)?).as_bytes())
     }
 }

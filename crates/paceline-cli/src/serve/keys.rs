@@ -19,7 +19,6 @@ use super::batches::Unfinished;
 use super::client_keys::{Former, KeyFile, Priority, Record};
 use super::key_checks::{check_limits, check_models, check_paths, warn_of_unknown_upstreams};
 use super::{client_usage, state, whole_file};
-use crate::account;
 use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
 use crate::output;
@@ -438,7 +437,7 @@ fn path(place: &Place) -> Result<PathBuf, Failure> {
 fn change(place: &Place, change: impl FnOnce(&Path, &mut KeyFile) -> Result<(), Failure>) -> Result<(), Failure> {
     let path = path(place)?;
     let failed = |error: io::Error| Failure::refused(format!("{}: {error}", path.display()));
-    account::make_private(whole_file::folder_of(&path)).map_err(failed)?;
+    whole_file::make_folder_of(&path).map_err(failed)?;
     let mut lock = private_file().create(true).append(true).open(KeyFile::mark(&path)).map_err(failed)?;
     whole_file::hand_over(&lock, &path).map_err(failed)?;
     lock.lock().map_err(failed)?;

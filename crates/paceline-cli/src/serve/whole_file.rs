@@ -11,7 +11,7 @@ use paceline_store::is_disk_full;
 use tempfile::NamedTempFile;
 
 use super::state::Folder;
-use crate::{files, output, reserve};
+use crate::{account, files, output, reserve};
 
 /// A longer file is no configuration, no key and no certificate, and would take the memory of the gateway that reads it.
 const LONGEST: u64 = 16 << 20;
@@ -192,6 +192,28 @@ pub(super) fn hand_over(file: &File, path: &Path) -> io::Result<()> {
 
 #[cfg(not(unix))]
 pub(super) fn hand_over(_: &File, _: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+/// Makes the folder of a file, and those above it. What root makes in the folder of another user is for that user, as a file is.
+pub(super) fn make_folder_of(path: &Path) -> io::Result<()> {
+    let folder = folder_of(path);
+    let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
+    let missing: Vec<_> = folder.ancestors().take_while(is_missing).collect();
+    account::make_private(folder)?;
+    missing.into_iter().rev().try_for_each(hand_over_folder)
+}
+
+/// That user may put a link in the place of the folder meanwhile, which is not followed.
+#[cfg(unix)]
+fn hand_over_folder(folder: &Path) -> io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::DIRECTORY).bits();
+    hand_over(&File::options().read(true).custom_flags(flags.cast_signed()).open(folder)?, folder)
+}
+
+#[cfg(not(unix))]
+fn hand_over_folder(_: &Path) -> io::Result<()> {
     Ok(())
 }
 
