@@ -133,8 +133,8 @@ pub(crate) struct ViaArgs {
 /// Limits that are told.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct LimitArgs {
-    /// A limit of the provider: 500rpm, '10 rps', '200k tpm', '90 per 10s', '50 concurrent'; may be repeated. Calls
-    /// (not commands) share it by host and key over all your jobs on this machine; jobs that run at once take turns
+    /// A limit of the provider: 500rpm, '10 rps', '200k tpm', '90 per 10s', '50 concurrent'; may be repeated. All
+    /// your jobs on this machine that call the same host with the same key share it; jobs that run at once take turns
     #[arg(help_heading = PACE, long, value_name = "LIMIT", allow_hyphen_values = true)]
     pub(crate) limit: Vec<String>,
     /// Requests a minute: as --limit Nrpm

@@ -177,6 +177,19 @@ pub(crate) fn call_details(totals: &CallTotals, for_long: u64, of_run: &str) -> 
     }
 }
 
+/// The same where calls go through a gateway, whose own refusals are no calls. `is_first`: no run was before.
+pub(crate) fn call_details_at_gateway(totals: &CallTotals, for_long: u64, is_first: bool) -> String {
+    let details = call_details(&CallTotals { throttled: 0, ..*totals }, 0, "");
+    let turned_away = match totals.throttled + for_long {
+        0 => return details,
+        // Those of earlier runs that asked for a long wait are not counted.
+        answers if is_first => counted(answers, "request"),
+        answers => format!("at least {}", counted(answers, "request")),
+    };
+    let begin = if details.is_empty() { details } else { details + "; " };
+    format!("{begin}the gateway turned away {turned_away} for now, by a limit of its own or of the provider")
+}
+
 /// Reads an instant as RFC 3339 has it, with any offset from UTC.
 pub(crate) fn instant(text: &str) -> Option<Timestamp> {
     let at: jiff::Timestamp = text.parse().ok()?;
@@ -281,6 +294,20 @@ mod tests {
             call_details(&totals, 2, ""),
             "1,500 repeated an item (3 after an error); of all calls, 1,497 rate-limited, 2 refused for a long time, 1 cut off"
         );
+    }
+
+    #[test]
+    fn refusals_of_a_gateway_are_no_calls() {
+        let totals = CallTotals { calls: 20, throttled: 3, ..CallTotals::default() };
+        assert_eq!(
+            call_details_at_gateway(&totals, 17, true),
+            "the gateway turned away 20 requests for now, by a limit of its own or of the provider"
+        );
+        let totals = CallTotals { abandoned: 1, ..totals };
+        assert!(
+            call_details_at_gateway(&totals, 0, false).starts_with("1 cut off; the gateway turned away at least 3")
+        );
+        assert_eq!(call_details_at_gateway(&CallTotals { calls: 60, ..CallTotals::default() }, 0, true), "");
     }
 
     #[test]

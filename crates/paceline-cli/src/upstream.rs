@@ -336,7 +336,7 @@ pub(crate) fn key_sent(upstream: &Upstream) -> Result<String, String> {
         key => key.place(),
     };
     if let Some(via) = &upstream.via {
-        return Ok(format!("the key of the gateway at {}", via.gateway));
+        return Ok(format!("the upstream key of the gateway at {}", via.gateway));
     }
     let headers: Vec<String> = upstream.access.secret_headers().map(|name| header_in(upstream, name)).collect();
     match (key, upstream.key.place()) {
@@ -363,6 +363,7 @@ pub(crate) fn advice_on_key(upstream: &Upstream, status: u16) -> String {
         false => (String::new(), ""),
     };
     match status {
+        401 if upstream.via.is_some() => format!("the provider refused {key}: replace it there"),
         401 => format!("{key}{sent} was refused: check its value{place}"),
         _ => format!("check what {key}{sent} is permitted to use, and whether the server keeps this machine out"),
     }

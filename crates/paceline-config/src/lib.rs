@@ -176,12 +176,23 @@ impl Config {
             (None, Some(_)) => return Ok(GENERIC),
             (None, None) => {}
         }
-        if let Some(name) = self.overrides.via.as_deref().and_then(via::named).filter(|name| self.is_known(name)) {
+        let by_via = self.overrides.via.as_deref().and_then(via::named);
+        if let Some(name) = by_via.filter(|name| self.is_known(name)) {
             return Ok(name);
         }
         match self.names()[..] {
             [only] => Ok(only),
             _ if self.environment.filled("OPENAI_API_KEY").is_some() => Ok(preset::OPENAI),
+            _ if let (Some(name), Some(address)) = (by_via, &self.overrides.via) => Err(SettingError::Value {
+                key: "via".to_owned(),
+                value: address.clone(),
+                origin: Source::Flag("--via"),
+                expected: format!(
+                    "an upstream in its path, and none is called {:?}: name one of {}, or say which it is with --upstream NAME",
+                    hidden(name),
+                    self.choices().join(", ")
+                ),
+            }),
             _ => {
                 let hosts = self.overrides.scope.as_deref() == Some("host");
                 let file = self.path.clone().filter(|_| self.names().is_empty());

@@ -238,10 +238,44 @@ impl<'de> Deserialize<'de> for TextOrTable {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TextOrTable, A::Error> {
-                Deserialize::deserialize(MapAccessDeserializer::new(map)).map(TextOrTable::Table)
+                let prices: BTreeMap<_, PriceSetting> = Deserialize::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(TextOrTable::Table(prices.into_iter().map(|(model, PriceSetting(price))| (model, price)).collect()))
             }
         }
 
         deserializer.deserialize_any(Either)
+    }
+}
+
+/// The price of one model. A table of its parts is no price.
+struct PriceSetting(Setting);
+
+impl<'de> Deserialize<'de> for PriceSetting {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let written = Spanned::<PriceText>::deserialize(deserializer)?;
+        let span = written.span();
+        Ok(Self(Setting::at(written.into_inner().0, span)))
+    }
+}
+
+struct PriceText(String);
+
+impl<'de> Deserialize<'de> for PriceText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+
+        impl Visitor<'_> for Text {
+            type Value = PriceText;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text such as \"in=2.50,out=10\"")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<PriceText, E> {
+                Ok(PriceText(text.to_owned()))
+            }
+        }
+
+        deserializer.deserialize_any(Text)
     }
 }

@@ -69,8 +69,8 @@ pub(crate) fn through(
     for (key, given) in of_gateway(section) {
         if is_flag(given) {
             let expected = format!(
-                "nothing beside the gateway {gateway} (from {}), which keeps the limits and has the key: give it to `paceline \
-                 serve`",
+                "nothing beside the gateway {gateway} (from {}), which keeps the limits and has the key; set this for `paceline \
+                 serve` there",
                 setting.source()
             );
             return Err(given.refuse(&ledger.name(key), expected));

@@ -352,13 +352,14 @@ impl PauseCause {
         matches!(self, Self::Throttled { asked: true } | Self::Overloaded { asked: true })
     }
 
-    /// The cause as a clause that explains a pause or a hold: `the overloaded server asked for this pause`.
+    /// The cause as a clause that explains a pause or a hold: `the overloaded server asked for a pause`. A program may make it
+    /// shorter than the server asked.
     pub const fn explanation(self) -> &'static str {
         match self {
             Self::QuotaUsedUp => "a quota is used up",
-            Self::Throttled { asked: true } => "the server rate-limited a call and asked for this pause",
+            Self::Throttled { asked: true } => "the server rate-limited a call and asked for a pause",
             Self::Throttled { asked: false } => "the server rate-limited the calls before",
-            Self::Overloaded { asked: true } => "the overloaded server asked for this pause",
+            Self::Overloaded { asked: true } => "the overloaded server asked for a pause",
             Self::Overloaded { asked: false } => "the server answered that it is overloaded",
             Self::ServerFails => "the server is failing",
             Self::Program => "this program set the pause",

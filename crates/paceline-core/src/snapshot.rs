@@ -74,6 +74,8 @@ impl Snapshot {
                 let window = quota.window.unwrap_or_default();
                 text += &format!("; the limit is {}", quota.dimension.per(quota.limit, window));
             }
+            // The reason tells how long nothing leaves.
+            (Some(estimate), _) if !reason.is_empty() => text += &format!("; {}", estimate.without_pause()),
             (Some(estimate), _) => text += &format!("; {estimate}"),
             (None, _) => {}
         }

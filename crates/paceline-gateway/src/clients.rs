@@ -277,7 +277,7 @@ impl Clients {
                 None => "the request shows no key",
             };
             let message = format!(
-                "{what}: expected one that `paceline serve keys add` printed, where the client has its API key, or in the header \
+                "{what}: expected one that `paceline serve keys add` printed, in place of the API key of the client, or in the header \
                  x-paceline-key"
             );
             Refusal::new(StatusCode::UNAUTHORIZED, "client_key", message).of_client(ended)

@@ -170,7 +170,7 @@ impl GuestCall<'_> {
         if let Some(status) = status.filter(|_| is_alone || is_of_all) {
             reading.message = Some(match is_alone {
                 true => format!(
-                    "the provider refused calls of this client alone ({status}); who runs the gateway finds why in its log"
+                    "the provider refused calls of this client alone ({status}); why is in the log of the gateway"
                 ),
                 false => notes::words_for_all(reading, Some(status)).into_owned(),
             });

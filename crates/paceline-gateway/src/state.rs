@@ -132,8 +132,9 @@ impl Gateway {
             }
         }
         limits.retain(|name, _| !seen.contains(name));
+        let has_prices = looks.iter().any(|look| !look.upstream.config().prices.is_empty());
         clients.extend(limits.into_iter().map(|(name, limits)| {
-            let mut row = ClientSpending::idle(name);
+            let mut row = ClientSpending::idle(name, has_prices);
             row["limits"] = limits;
             row
         }));

@@ -37,6 +37,14 @@ pub struct ClientTls {
     is_of_authority: bool,
 }
 
+/// Two files are replaced one after the other.
+fn unpaired(certificate: &Path) -> String {
+    let certificate = certificate.display();
+    format!(
+        "this key does not belong to the certificate in {certificate}; if you replace both, replace the other one too"
+    )
+}
+
 /// How long a certificate is valid still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Validity {
@@ -75,7 +83,7 @@ impl ClientTls {
             ServerConfig::builder_with_provider(Arc::new(default_provider())).with_safe_default_protocol_versions()?;
         let paired = config.with_no_client_auth().with_single_cert(chain, private);
         let mut config = paired.map_err(|error| match error {
-            rustls::Error::InconsistentKeys(_) => wrong(key, "it is the key of another certificate".to_owned()),
+            rustls::Error::InconsistentKeys(_) => wrong(key, unpaired(certificate)),
             error => error.into(),
         })?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];

@@ -47,7 +47,7 @@ impl Held {
     pub(crate) fn describe(&self, by_gateway: bool) -> String {
         let why = match PauseCause::from_text(&self.reason) {
             Some(PauseCause::Throttled { asked: true }) if by_gateway => {
-                "the gateway refused a call, by a limit of its own or of the provider, and asked for this pause".into()
+                "the gateway refused a call, by a limit of its own or of the provider, and asked for a pause".into()
             }
             _ => why(&self.reason),
         };

@@ -123,7 +123,7 @@ fn is_pipe(word: &str) -> bool {
 fn with_variable(without: &str, name: &str) -> String {
     let escape = |c: char| ['\\'].into_iter().filter(move |_| "\\\"$`".contains(c)).chain([c]);
     let escaped: String = without.chars().flat_map(escape).collect();
-    format!("\"{}\"", escaped.replace(SECRET, &format!("${{{name}:?}}")))
+    format!("\"{}\"", escaped.replace(SECRET, &format!("${{{name}:?set it first}}")))
 }
 
 #[cfg(test)]
@@ -161,7 +161,10 @@ mod tests {
             ("p run in", "p run in --budget-cost 1.15"),
             ("p run --budget-cost 0.5 in", "p run --budget-cost 1.15 in"),
             ("p run in --budget-cost=0.5", "p run in --budget-cost 1.15"),
-            (r#"p "${KEY:?}" --budget-cost 0.5 -o o"#, r#"p "${KEY:?}" --budget-cost 1.15 -o o"#),
+            (
+                r#"p "${KEY:?set it first}" --budget-cost 0.5 -o o"#,
+                r#"p "${KEY:?set it first}" --budget-cost 1.15 -o o"#,
+            ),
         ] {
             assert_eq!(with_flag(line, "--budget-cost", "1.15"), expected);
         }
@@ -172,21 +175,24 @@ mod tests {
         for (word, expected) in [
             ("postgres://jobs@db.example.org/jobs", "p --store postgres://jobs@db.example.org/jobs"),
             ("postgres://jobs@/jobs?host=/run/postgresql", "p --store 'postgres://jobs@/jobs?host=/run/postgresql'"),
-            ("postgres://jobs:hunter2@db/jobs", r#"p --store "postgres://${KEY:?}@db/jobs""#),
-            ("postgres://jobs@db/jobs?password=hunter2", r#"p --store "postgres://${KEY:?}@db/jobs?${KEY:?}""#),
+            ("postgres://jobs:hunter2@db/jobs", r#"p --store "postgres://${KEY:?set it first}@db/jobs""#),
+            (
+                "postgres://jobs@db/jobs?password=hunter2",
+                r#"p --store "postgres://${KEY:?set it first}@db/jobs?${KEY:?set it first}""#,
+            ),
         ] {
             assert_eq!(line(&["p", "--store", word]), expected);
         }
         assert_eq!(line(&["p", "--store=postgres://jobs@db/jobs"]), "p '--store=postgres://jobs@db/jobs'");
-        assert_eq!(line(&["p", "https://token@host/"]), r#"p "https://${KEY:?}@host/""#);
+        assert_eq!(line(&["p", "https://token@host/"]), r#"p "https://${KEY:?set it first}@host/""#);
     }
 
     #[test]
     fn a_key_with_a_quote_in_it_is_hidden_to_its_end() {
         for (word, expected) in [
-            ("sk-MARK-b8-7f3a/+=Zq9\"x", r#"p "${KEY:?}""#),
-            ("Bearer sk-MARK-b8-7f3a\"x and more", r#"p "Bearer ${KEY:?} and more""#),
-            (r#"{"api_key":"hunter2","n":1}"#, r#"p "{\"api_key\":\"${KEY:?}\",\"n\":1}""#),
+            ("sk-MARK-b8-7f3a/+=Zq9\"x", r#"p "${KEY:?set it first}""#),
+            ("Bearer sk-MARK-b8-7f3a\"x and more", r#"p "Bearer ${KEY:?set it first} and more""#),
+            (r#"{"api_key":"hunter2","n":1}"#, r#"p "{\"api_key\":\"${KEY:?set it first}\",\"n\":1}""#),
         ] {
             assert_eq!(line(&["p", word]), expected);
         }
@@ -196,25 +202,25 @@ mod tests {
     fn it_holds_no_secret_and_sends_nothing_in_its_place() {
         assert_eq!(
             line(&["p", "--base-url=https://me:s@cret@host/v1@x"]),
-            r#"p "--base-url=https://${KEY:?}@host/v1@x""#
+            r#"p "--base-url=https://${KEY:?set it first}@host/v1@x""#
         );
         assert_eq!(
             line(&["p", "--header", "X-API-Key: abc", "--header", "Authorization: Bearer abc"]),
-            r#"p --header "X-API-Key: ${X_API_KEY:?}" --header "Authorization: Bearer ${AUTHORIZATION:?}""#
+            r#"p --header "X-API-Key: ${X_API_KEY:?set it first}" --header "Authorization: Bearer ${AUTHORIZATION:?set it first}""#
         );
         assert_eq!(
             line(&["p", "--header", "Session: a b", "--header=X-Hub-Signature-256=sha256=abc", "--header", "Team: me"]),
-            r#"p --header "Session: ${SESSION:?}" "--header=X-Hub-Signature-256= ${X_HUB_SIGNATURE_256:?}" --header 'Team: me'"#
+            r#"p --header "Session: ${SESSION:?set it first}" "--header=X-Hub-Signature-256= ${X_HUB_SIGNATURE_256:?set it first}" --header 'Team: me'"#
         );
         assert_eq!(
             line(&["p", "--header", "X-Custom: Bearer abcd", "--proxy", "http://a:b@h", "--base-url", "http://c:d@i"]),
-            r#"p --header "X-Custom: Bearer ${X_CUSTOM:?}" --proxy "http://${KEY:?}@h" --base-url "http://${KEY_2:?}@i""#
+            r#"p --header "X-Custom: Bearer ${X_CUSTOM:?set it first}" --proxy "http://${KEY:?set it first}@h" --base-url "http://${KEY_2:?set it first}@i""#
         );
         for value in ["0123456789abcdef0123456789abcdefAA", "sk-0123456789abcdef0123"] {
-            let thing = r#"p --header "X-Thing: ${X_THING:?}""#;
+            let thing = r#"p --header "X-Thing: ${X_THING:?set it first}""#;
             assert_eq!(line(&["p", "--header", &format!("X-Thing: {value}")]), thing, "as in echoes");
         }
-        assert_eq!(line(&["p", "https://me:pw@h/`$x`"]), r#"p "https://${KEY:?}@h/\`\$x\`""#);
+        assert_eq!(line(&["p", "https://me:pw@h/`$x`"]), r#"p "https://${KEY:?set it first}@h/\`\$x\`""#);
         assert_eq!(line(&["p", "--base-url", "http://host/a@b"]), "p --base-url http://host/a@b");
     }
 }

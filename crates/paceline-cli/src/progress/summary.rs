@@ -258,7 +258,7 @@ impl Summary<'_> {
                     let failed =
                         if correction.retries_failed { "--retry-failed sends those that failed, and " } else { "" };
                     lines.push(format!(
-                        "correct the requests first{place}: {failed}--accept-changed-input takes them as they stand then"
+                        "correct the requests first{place}: then {failed}--accept-changed-input accepts the lines that you changed"
                     ));
                 }
                 lines.push(match self.enough_budget {
@@ -300,7 +300,11 @@ impl Summary<'_> {
             now => format!("{calls} in all runs, {} in this one", text::count(now)),
         };
         let of_run = if before == 0 { "" } else { " in this run" };
-        let details = text::call_details(&totals, self.view.account.totals.of(Class::QuotaExhausted), of_run);
+        let for_long = self.view.account.totals.of(Class::QuotaExhausted);
+        let details = match self.upstream.via {
+            Some(_) => text::call_details_at_gateway(&totals, for_long, before == 0),
+            None => text::call_details(&totals, for_long, of_run),
+        };
         if !details.is_empty() {
             line += &format!(": {details}");
         }

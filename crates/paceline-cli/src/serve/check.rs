@@ -35,7 +35,7 @@ pub(super) fn command(flags: &Flags, everywhere: &Everywhere) -> Result<Status, 
         Clients::OfThisMachine => "clients: programs of this machine, without keys\n".to_owned(),
         Clients::Anyone => "clients: every program that reaches the address\n".to_owned(),
         clients @ Clients::WithKeys(_) => {
-            format!("clients: those with one of {}\n", counted(clients.count() as u64, "key"))
+            format!("clients: {}\n", counted(clients.count() as u64, "key"))
         }
     };
     let mut backends = Vec::new();

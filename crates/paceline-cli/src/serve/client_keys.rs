@@ -316,6 +316,8 @@ pub(super) struct Admission {
     path: Option<PathBuf>,
     /// By the flag --client-keys.
     is_named: bool,
+    /// As --state names it.
+    state: Option<PathBuf>,
     address: SocketAddr,
     allow_anyone: bool,
     /// By the flag --require-client-keys.
@@ -331,6 +333,7 @@ impl Admission {
         Self {
             path,
             is_named: flags.client_keys.is_some(),
+            state: flags.state.clone(),
             address,
             allow_anyone: flags.allow_anyone,
             requires_keys: flags.require_client_keys,
@@ -399,9 +402,13 @@ impl Admission {
 
     fn lacking(&self) -> String {
         let file = self.path.as_ref().map_or_else(|| FILE.to_owned(), |path| path.display().to_string());
+        let state = match &self.state {
+            Some(state) if !self.is_named => format!(" --state {}", state.display()),
+            _ => String::new(),
+        };
         format!(
-            "--require-client-keys: there are no keys of clients: {file} is not there; where it was, its folder is moved or not \
-             mounted; `paceline serve keys add NAME`, with the same --state or --client-keys, makes a first key"
+            "--require-client-keys: there are no keys of clients: {file} does not exist; if it existed before, check that its folder \
+             is mounted; `paceline serve keys add NAME{state}` makes a first one"
         )
     }
 

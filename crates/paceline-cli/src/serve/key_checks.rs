@@ -52,6 +52,8 @@ pub(super) fn check_paths(paths: &[String]) -> Result<(), Failure> {
         path.len() > 1 && path.starts_with('/') && !path.contains(['?', '#', '%', '*', ' ']) && !path.contains("//")
     };
     let Some(path) = paths.iter().find(|path| !is_path(path)) else { return Ok(()) };
-    let expected = "expected the beginning of a path with the name of an upstream, such as /openai/v1/chat/completions";
-    Err(Failure::refused(format!("--paths: {path:?} is none; {expected}")))
+    Err(Failure::refused(format!(
+        "--paths: {path:?} is not the beginning of a path: expected / and the name of an upstream, such as \
+         /openai/v1/chat/completions, or /openai for all of its paths"
+    )))
 }

@@ -241,7 +241,9 @@ fn rotate(args: RotateArgs) -> Result<(), Failure> {
         tracing::warn!("the key before the former one, which was good until {older}, has ended");
     }
     let until = until.map_or_else(|| "has ended".to_owned(), |until| format!("is good until {until}"));
-    tracing::info!("the former key of {name} {until}; the new one: {KNOWN}");
+    tracing::info!(
+        "the former key of {name} {until}; a gateway that runs knows both within two seconds, or at once on SIGHUP"
+    );
     tell_batches(&name, &place);
     output::print(|out| writeln!(out, "{key}"))
 }

@@ -151,16 +151,16 @@ fn tell_who_may_call(gateway: &Gateway, address: SocketAddr, flags: &Flags) {
             warn_without_prices(gateway);
         }
         Clients::OfThisMachine if let Some(folder) = &flags.state => tracing::warn!(
-            "every program of this machine may call, without a key, and through a proxy here those of others: no keys of clients are \
-             in {}; --require-client-keys does not begin so, and `paceline serve keys add NAME` makes a key",
+            "every program of this machine may call without a key, and so may every program that reaches a proxy on it; make a first \
+             key with `paceline serve keys add NAME --state {}`, or refuse to start without keys with --require-client-keys",
             folder.display()
         ),
         Clients::OfThisMachine => tracing::info!(
-            "every program of this machine may call, without a key: `paceline serve keys add NAME` makes keys, and from the first \
+            "every program of this machine may call without a key: `paceline serve keys add NAME` makes keys, and from the first \
              on each client needs one"
         ),
         Clients::Anyone => {
-            tracing::info!("every program that reaches {address} may call, without a key (--allow-anyone)")
+            tracing::info!("every program that reaches {address} may call without a key (--allow-anyone)")
         }
     }
 }
@@ -246,7 +246,7 @@ fn admit_anew(
             }
         }
         Ok(None) => {}
-        Err(error) => tracing::warn!("the former certificate stays: {error}"),
+        Err(error) => tracing::warn!("the certificate was not changed, and the former one stays: {error}"),
     }
     match clients {
         Ok(clients) => {

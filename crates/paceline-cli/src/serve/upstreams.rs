@@ -149,7 +149,7 @@ impl<'a> Upstreams<'a> {
                 let names: Vec<_> = self.served.iter().map(|served| served.backend.name()).collect();
                 let what = if changes.is_empty() { "nothing has changed".to_owned() } else { changes.join("; ") };
                 if mends || !changes.is_empty() {
-                    tracing::info!("the configuration was read again; upstreams: {}: {what}", names.join(", "));
+                    tracing::info!("the configuration was read again; upstreams: {}; {what}", names.join(", "));
                 }
                 if changes.is_empty() { Reloaded::AsBefore } else { Reloaded::Changed }
             }
@@ -346,7 +346,7 @@ fn changed(served: &Served, fresh: &Fresh) -> Option<String> {
     let (before, now) = (&served.configured, &fresh.configured);
     let name = &now.name;
     if before.pacer.limits != now.pacer.limits {
-        return Some(format!("changed: {name}, its limits are now: {}", limits_of(now)));
+        return Some(format!("changed: {name}, whose limits are now: {}", limits_of(now)));
     }
     if without_lines(before) != without_lines(now) {
         return Some(format!("changed: {name}"));
@@ -378,8 +378,8 @@ fn warn_of_lost_limits(before: &Upstream, now: &Upstream) {
     if !lost.is_empty() {
         tracing::warn!(
             upstream = now.name,
-            "the configuration that was read again limits no more: {}; if that is not meant, the file may not be whole",
-            lost.join(", ")
+            "the new configuration has no limit on {} any more; if you did not mean that, the file may be half written",
+            lost.join(" and none on ")
         );
     }
 }

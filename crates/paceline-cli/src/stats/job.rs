@@ -455,12 +455,12 @@ mod tests {
         is_line(
             0,
             format!("  b: held until {}, in ", end(1_800)),
-            " (the overloaded server asked for this pause), 2 of 10 calls in flight",
+            " (the overloaded server asked for a pause), 2 of 10 calls in flight",
         );
         is_line(
             1,
             format!("  a: held until {}, in ", end(7_199)),
-            " (the server rate-limited a call and asked for this pause)",
+            " (the server rate-limited a call and asked for a pause)",
         );
         is_line(2, "  c: open, 1 of 10 calls in flight, 0 waiting".to_owned(), "");
         is_line(3, "  over: open, 0 of 10 calls in flight, 0 waiting".to_owned(), "");

@@ -47,8 +47,15 @@ pub(crate) struct StatsArgs {
 }
 
 /// Said of a job that is left.
-const NO_RUN: &str =
-    "no run works on this job; run the same command again to continue it, unless a budget or a key stopped it";
+fn no_run(snapshot: &Value) -> String {
+    let first = match snapshot["stopped"].as_str() {
+        Some("account") => " stopped by a refused key or account: mend that, then",
+        Some("budget") => " stopped by a budget of all its runs: raise that, then",
+        Some("same_failure") => " stopped by calls that all failed the same way: mend the cause, then",
+        _ => ";",
+    };
+    format!("no run works on this job{first} run the same command again to continue it\n")
+}
 
 /// Between two looks of `--watch`.
 const EVERY: Duration = Duration::from_secs(1);
@@ -222,7 +229,7 @@ fn print_job(job: &JobView, path: &Path, as_json: bool) -> Result<(), Failure> {
         return print(|out| writeln!(out, "{}", job::json(counts, snapshot.clone(), *running, budget)));
     }
     let text = job::describe(counts, snapshot, path, *now, *running, budget);
-    let rests = if *is_left && !running { format!("{NO_RUN}\n") } else { String::new() };
+    let rests = if *is_left && !running { no_run(snapshot) } else { String::new() };
     print(|out| write!(out, "{text}{rests}"))
 }
 
@@ -256,7 +263,7 @@ impl JobView {
 
     /// What `stats` prints.
     pub(crate) fn text(&self, path: &Path) -> String {
-        let rest = if self.is_left && !self.running { format!("{NO_RUN}\n") } else { String::new() };
+        let rest = if self.is_left && !self.running { no_run(&self.snapshot) } else { String::new() };
         job::describe(&self.counts, &self.snapshot, path, self.now, self.running, &self.budget) + &rest
     }
 }

@@ -182,9 +182,15 @@ impl Feed {
         let body = answer.bytes().await.unwrap_or_default();
         let body: Value = serde_json::from_slice(&body).unwrap_or_default();
         let ours = Some(&body["error"]).filter(|error| error["type"] == "paceline");
-        let key = if status == StatusCode::UNAUTHORIZED { "; name its variable with --api-key-env" } else { "" };
         FeedEvent::Refused(match ours.and_then(|error| error["message"].as_str()) {
-            Some(message) => format!("{address}: {message}{key}"),
+            Some(_) if status == StatusCode::UNAUTHORIZED && self.key.is_none() => format!(
+                "{address}: this gateway asks for a key; put one that `paceline serve keys add` printed into an environment \
+                 variable, and name that with --api-key-env VARIABLE"
+            ),
+            Some(message) if status == StatusCode::UNAUTHORIZED => {
+                format!("{address}: the variable of --api-key-env has no key that this gateway takes: {message}")
+            }
+            Some(message) => format!("{address}: {message}"),
             None => format!("{address} answers with status {status}, and not as a gateway of this version does"),
         })
     }

@@ -85,7 +85,9 @@ impl Pane {
     /// A title and what it is over; none where there is nothing, unless a person asked for it.
     fn lines(self, seen: &Seen<'_>, is_asked_for: bool) -> Vec<Line<'static>> {
         let (title, rows, none) = match self {
-            Self::Decisions => ("recent decisions".to_owned(), decisions(seen), "every call has simply succeeded"),
+            Self::Decisions => {
+                ("recent decisions".to_owned(), decisions(seen), "none: no call was refused, failed or sent again")
+            }
             Self::Clients => (clients_title(seen), clients(seen), "no client has sent a request yet"),
             Self::Jobs => (jobs_title(seen), jobs(seen), "no job and no batch"),
             Self::Scope => (seen.scope.map(Scope::title).unwrap_or_default(), scope(seen), "no call has come yet"),

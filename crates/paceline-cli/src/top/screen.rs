@@ -290,7 +290,7 @@ impl Screen {
         let troubles = [
             (4, "down for minutes"),
             (3, "stopped until a person acts"),
-            (2, "held or closed for a while"),
+            (2, "where nothing leaves for a while"),
             (1, "waiting"),
         ];
         let mut worst = 0;

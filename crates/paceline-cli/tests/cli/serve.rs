@@ -294,7 +294,7 @@ fn an_upstream_whose_lines_only_moved_in_the_file_has_not_changed() {
     let read = |says: &str, settings: &str| {
         configure(&job, &server, settings);
         gateway.signal(Signal::HUP);
-        wait_for_log(&job, &format!("the configuration was read again; upstreams: first: {says}\n"), 1);
+        wait_for_log(&job, &format!("the configuration was read again; upstreams: first; {says}\n"), 1);
     };
     read("nothing has changed", "# how often\nmax_deferrals = 3\n\nrpm = 600\n");
     read("changed: first", "# how often\nmax_deferrals = 4\n\nrpm = 600\n");

@@ -82,7 +82,6 @@ fn a_key_that_root_makes_can_be_read_by_the_user_of_its_folder() {
         return;
     }
     told(&mut keys(&job, &["add", "ci"]));
-    // The folder of a service that has not begun yet has none for the keys.
     told(&mut job.paceline().args(["serve", "keys", "add", "ci", "--state", "state/of/serve"]));
     let files = ["client-keys.json", "client-keys.lock", "of/serve/client-keys.json", "of/serve/client-keys.lock"];
     for (name, mode) in files.map(|name| (name, 0o600)).into_iter().chain([("of", 0o700), ("of/serve", 0o700)]) {
@@ -158,7 +157,7 @@ fn a_gateway_begins_without_keys_only_where_there_never_were_any() {
     let gateway = Gateway::logging(&mut command, File::create(job.path("log")).expect("writable"));
     assert_eq!(post_with(&gateway.url, "any").0, 200);
     let log = std::fs::read_to_string(job.path("log")).expect("a log");
-    assert!(log.contains("every program of this machine may call, without a key"), "{log}");
+    assert!(log.contains("every program of this machine may call without a key"), "{log}");
 }
 
 #[test]
@@ -332,7 +331,7 @@ fn a_key_may_be_for_some_paths() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     for wrong in ["v1", "/", "/generic/*", "/generic/v1?x", "all"] {
         let (code, log) = finish(&mut keys(&job, &["add", "ci", "--paths", wrong]));
-        assert!(code == 2 && log.contains("expected the beginning of a path"), "{wrong}: {log}");
+        assert!(code == 2 && log.contains("is not the beginning of a path: expected / and the"), "{wrong}: {log}");
     }
     let key = told(&mut keys(&job, &["add", "ci", "--paths", "/generic/v1/things/, /other"]));
     assert!(

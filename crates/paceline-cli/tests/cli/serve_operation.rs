@@ -158,7 +158,7 @@ fn a_changed_configuration_acts_without_a_restart_and_what_was_sent_still_counts
     assert_eq!(names(&state(&gateway)), [json!("first"), json!("more")]);
     configure(&job, &server, "");
     wait_for_log(&job, READ, 2);
-    wait_for_log(&job, "WARN the configuration that was read again limits no more: requests; if that is not meant", 1);
+    wait_for_log(&job, "WARN the new configuration has no limit on requests any more; if you did not mean that", 1);
     assert_eq!(gateway.post("/first/v1/things", "1s").0, 200, "without a limit, and without a signal");
     assert_eq!(names(&state(&gateway)), [json!("first")]);
     assert_eq!(get(&format!("{}/more/things", gateway.url)).0, 404);

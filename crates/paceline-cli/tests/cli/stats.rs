@@ -189,7 +189,7 @@ fn watching_ends_with_the_job_or_with_its_run() {
     let output_text = output(job.paceline().args(["stats", "--watch"]));
     assert!(
         output_text.contains("2 waiting")
-            && output_text.ends_with("again to continue it, unless a budget or a key stopped it\n"),
+            && output_text.ends_with("no run works on this job; run the same command again to continue it\n"),
         "{output_text}"
     );
     let stats = |args: &[&str]| output(job.paceline().arg("stats").args(args));

@@ -54,7 +54,14 @@ fn where_there_is_no_gateway_it_says_so() {
             &["top", "localhost:4747"],
             "\"localhost:4747\" is no address of a gateway: expected one such as http://127.0.0.1:4747",
         ),
-        (&["top", &locked.url], "the request shows no key: expected one that"),
+        (
+            &["top", &locked.url],
+            "this gateway asks for a key; put one that `paceline serve keys add` printed into an environment",
+        ),
+        (
+            &["top", &locked.url, "--api-key-env", "HOME"],
+            "the variable of --api-key-env has no key that this gateway takes",
+        ),
         (&["top", "--api-key-env", "NONE"], "--api-key-env NONE: the variable is not set"),
     ] {
         let (code, log) = finish(job.paceline().args(args));

@@ -168,7 +168,7 @@ fn what_the_gateway_refuses_by_itself_stops_the_run_with_its_words() {
     assert!(code == 3 && log.contains(words) && log.contains("name another upstream with --upstream"), "{log}");
     assert_eq!(server.count(), 0);
     let (code, log) = finish(run(&job, &gateway, &[]).args(["--concurrency", "1"]));
-    let words = "the key of the gateway at http://127.0.0.1";
+    let words = "the provider refused the upstream key of the gateway at http://127.0.0.1";
     assert!(code == 3 && log.contains("the provider refuses this account: 401") && log.contains(words), "{log}");
     let (code, log) = finish(run(&job, &gateway, &[]).args(["--concurrency", "1"]));
     assert!(code == 3 && log.contains("the gateway refuses these calls: 503 upstream generic"), "{log}");

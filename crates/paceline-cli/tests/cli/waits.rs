@@ -201,10 +201,10 @@ fn no_closed_model_keeps_another_out(code: &'static str, wait: u64) {
 fn a_hold_names_its_cause_and_its_end() {
     let asked = "the end of a pause that the server asked for (rate limit)";
     for (status, code, wait, cause, why) in [
-        (503, "overloaded", 1_800, OVERLOADED, "the overloaded server asked for this pause"),
-        (503, "overloaded", 7_200, OVERLOADED, "the overloaded server asked for this pause"),
-        (429, "rate_limit_exceeded", 1_800, asked, "the server rate-limited a call and asked for this pause"),
-        (429, "rate_limit_exceeded", 86_400, asked, "the server rate-limited a call and asked for this pause"),
+        (503, "overloaded", 1_800, OVERLOADED, "the overloaded server asked for a pause"),
+        (503, "overloaded", 7_200, OVERLOADED, "the overloaded server asked for a pause"),
+        (429, "rate_limit_exceeded", 1_800, asked, "the server rate-limited a call and asked for a pause"),
+        (429, "rate_limit_exceeded", 86_400, asked, "the server rate-limited a call and asked for a pause"),
         (429, "1308", 86_400, "a used-up quota to refill", "a quota is used up"),
     ] {
         let server = Server::new(move |_| Reply::error(status, code).with_header("retry-after", wait));
@@ -251,11 +251,8 @@ fn two_causes_are_told_apart() {
     let held: Vec<&str> = log.lines().filter(|line| line.starts_with("  held: ")).collect();
     let is_of = |line: &str, model: &str, why: &str| line.contains(&format!(" {model} until ")) && line.ends_with(why);
     assert_eq!(held.len(), 2, "{log}");
-    assert!(
-        is_of(held[0], "busy", ": the overloaded server asked for this pause"),
-        "the first to open first: {held:?}"
-    );
-    assert!(is_of(held[1], "slow", ": the server rate-limited a call and asked for this pause"), "{held:?}");
+    assert!(is_of(held[0], "busy", ": the overloaded server asked for a pause"), "the first to open first: {held:?}");
+    assert!(is_of(held[1], "slow", ": the server rate-limited a call and asked for a pause"), "{held:?}");
     assert!(!log.contains(" or the end") && !log.contains(" or a used-up"), "{log}");
 }
 

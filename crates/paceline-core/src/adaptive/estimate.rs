@@ -1,5 +1,8 @@
 //! The estimate of the limit, for people and for the next process.
 
+use alloc::borrow::ToOwned as _;
+use alloc::format;
+use alloc::string::{String, ToString as _};
 use core::fmt;
 use core::time::Duration;
 
@@ -120,6 +123,18 @@ impl AdaptiveRate {
     }
 }
 
+impl RateEstimate {
+    /// Its text, without how long nothing leaves.
+    pub(crate) fn without_pause(&self) -> String {
+        let open = match self.gate {
+            GateState::Closed { wait } => format!("; no calls for {}", Ago(wait)),
+            GateState::Open | GateState::Canary => String::new(),
+        };
+        let text = self.to_string();
+        text.strip_suffix(&*open).map(str::to_owned).unwrap_or(text)
+    }
+}
+
 impl fmt::Display for RateEstimate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "estimated limit about {}", PerSecond(self.rate))?;
@@ -202,6 +217,10 @@ mod tests {
             estimate.to_string(),
             "estimated limit about 1.20/min or 99 tokens/s or more; at most 8 in flight; no calls \
              for 1 s"
+        );
+        assert_eq!(
+            estimate.without_pause(),
+            "estimated limit about 1.20/min or 99 tokens/s or more; at most 8 in flight"
         );
     }
 

@@ -9,6 +9,7 @@ mod spending;
 use std::borrow::Cow;
 
 use paceline::{BackingOff, Class, NextAction, Retry};
+use paceline_core::format_duration;
 use paceline_providers::Reading;
 
 pub(crate) use self::decisions::Decisions;
@@ -44,10 +45,10 @@ pub(crate) fn words_for_all(reading: &Reading, status: Option<u16>) -> Cow<'_, s
     match (status, reading.class, reading.code.as_deref()) {
         (_, Class::Success, _) => "".into(),
         (None, ..) => reading.reason(),
-        (Some(status), Class::Account, _) => format!(
-            "the provider refused the key or the account ({status}); who runs the gateway finds its words in the log"
-        )
-        .into(),
+        (Some(status), Class::Account, _) => {
+            format!("the provider refused the key or the account ({status}); its message is in the log of the gateway")
+                .into()
+        }
         (_, _, Some(code)) if is_machine_code(code) => code.into(),
         (Some(status), ..) => format!("status {status}").into(),
     }
@@ -67,6 +68,10 @@ pub(crate) fn decision(reading: &Reading, reason: &str, retry: &Retry, action: &
     match action {
         // Sent again after a person acted: nothing is to be said of tries.
         _ if class == Class::Account => format!("{}: {reason}", class.description()),
+        // Few requests may wait so long: the client of another has its answer already.
+        NextAction::Retry { delay, .. } if class == Class::QuotaExhausted => {
+            format!("{}, no calls for {}: {reason}", class.description(), format_duration(*delay))
+        }
         NextAction::Retry { next, delay } | NextAction::Resend { next, delay } => {
             let retry = Retry { max_retries: next.max_retries.unwrap_or(retry.max_retries), ..retry.clone() };
             format!("{}: {reason}", BackingOff::new(class, next, &retry, *delay))

@@ -163,9 +163,9 @@ impl ClientSpending {
         self.cost_estimated.fetch_add(cost.units(), Ordering::Relaxed);
     }
 
-    /// The row of a client that has sent nothing through any upstream.
-    pub(crate) fn idle(name: &str) -> Value {
-        Self { name: name.into(), ..Self::default() }.json("", false)
+    /// The row of a client that has sent nothing through any upstream. `has_prices`: one of these has some.
+    pub(crate) fn idle(name: &str, has_prices: bool) -> Value {
+        Self { name: name.into(), ..Self::default() }.json("", has_prices)
     }
 
     const fn figures(&self) -> [&AtomicU64; 6] {

@@ -168,7 +168,7 @@ function drawHeadline() {
     if (kept.has(scope.upstream) ? !scope.name : scope.name) counts[scope.name ? "scope" : "upstream"][scope.trouble] += 1;
   }
   const parts = [];
-  for (const [level, words] of [[4, "down for minutes"], [3, "stopped until a person acts"], [2, "held or closed for a while"], [1, "waiting"]]) {
+  for (const [level, words] of [[4, "down for minutes"], [3, "stopped until a person acts"], [2, "where nothing leaves for a while"], [1, "waiting"]]) {
     for (const kind of ["upstream", "scope"]) {
       const number = counts[kind][level];
       if (number) parts.push(`${count(number)} ${kind}${number === 1 ? "" : "s"} ${words}`);
@@ -368,7 +368,7 @@ function drawParts() {
   if (changedParts.delete("decisions")) {
     table("decisions", state.decisions.map((each) => [
       clockTime(Date.parse(each.at)), `${each.upstream} ${each.scope ?? ""}`, each.times > 1 ? `${each.text} (${count(each.times)} times)` : each.text,
-    ]), "Every call has simply succeeded.");
+    ]), "None: no call was refused, failed or sent again.");
   }
   if (changedParts.delete("version")) setText($("version"), `Paceline ${state.version}. `);
 }
