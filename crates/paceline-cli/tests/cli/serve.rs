@@ -254,7 +254,7 @@ fn the_first_key_that_closes_a_gateway_is_told_and_says_nothing_of_upstreams() {
     told(&mut keys(&job, &["revoke", "tb"]));
     wait_for_log(&job, "WARN from now on no program may call: no key is left", 1);
     gateway.signal(Signal::HUP);
-    wait_for_log(&job, "first: nothing has changed", 1);
+    wait_for_log(&job, "first; nothing has changed", 1);
     let log = job.text("log");
     assert_eq!([closes, "nothing has changed"].map(|words| log.matches(words).count()), [1, 1], "{log}");
 }
@@ -281,7 +281,7 @@ fn a_reload_that_ends_a_stop_says_so() {
     wait_for_log(&job, "nothing leaves until a person acts", 1);
     for reload in 1..=2 {
         gateway.signal(Signal::HUP);
-        wait_for_log(&job, "first: nothing has changed", reload);
+        wait_for_log(&job, "first; nothing has changed", reload);
     }
     assert_eq!(job.text("log").matches("the stop of first ended: calls go again").count(), 1, "{}", job.text("log"));
     assert_eq!(gateway.post("/first/v1/things", "1s").0, 200);

@@ -82,7 +82,7 @@ fn a_key_that_root_makes_can_be_read_by_the_user_of_its_folder() {
         return;
     }
     told(&mut keys(&job, &["add", "ci"]));
-    told(&mut job.paceline().args(["serve", "keys", "add", "ci", "--state", "state/of/serve"]));
+    told(job.paceline().args(["serve", "keys", "add", "ci", "--state", "state/of/serve"]));
     let files = ["client-keys.json", "client-keys.lock", "of/serve/client-keys.json", "of/serve/client-keys.lock"];
     for (name, mode) in files.map(|name| (name, 0o600)).into_iter().chain([("of", 0o700), ("of/serve", 0o700)]) {
         let owner = std::fs::metadata(job.path("state").join(name)).expect("it is there");
