@@ -143,8 +143,8 @@ impl Backend {
         let proxy = proxy_to(&config).map_err(access)?;
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
-        let key = Arc::new(KeyInForce::of(&headers));
         let sending = SenderConfig::of(&config, headers, bounds.first_byte);
+        let key = Arc::new(KeyInForce::of(&sending.headers, &sending.secrets));
         let for_proxy = for_proxy(proxy.as_ref(), sending.base_url.starts_with("http://"));
         let is_proxied = proxy.is_some();
         // As for `Sender`: a call that ends without a connection is known not to have been sent.

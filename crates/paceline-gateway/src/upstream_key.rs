@@ -17,7 +17,9 @@ use crate::backend::Backend;
 /// A key, as header fields show it.
 pub(crate) struct Key {
     fields: HeaderMap,
-    /// Its own, and those of the keys before it.
+    /// What calls carry elsewhere, such as the login of a proxy.
+    elsewhere: Vec<HeaderValue>,
+    /// Its own, those of the keys before it, and what is carried elsewhere.
     secrets: Arc<Secrets>,
     former: Vec<Weak<Key>>,
 }
@@ -36,17 +38,18 @@ impl Key {
         let known = before.former.iter().filter_map(Weak::upgrade).chain([Arc::clone(before)]);
         let known: Vec<_> = known.filter(|key| key.fields != fields).collect();
         let hidden = known.iter().flat_map(|key| key.fields.values()).chain(fields.values());
+        let hidden = hidden.chain(&before.elsewhere);
         let (secrets, former) = (Arc::new(Secrets::of(hidden)), known.iter().map(Arc::downgrade).collect());
-        Self { fields, secrets, former }
+        Self { fields, elsewhere: before.elsewhere.clone(), secrets, former }
     }
 }
 
 impl KeyInForce {
-    /// The one among the header fields of calls.
-    pub(crate) fn of(headers: &HeaderMap) -> Self {
-        let fields = secret_fields(headers);
-        let secrets = Arc::new(Secrets::of(fields.values()));
-        Self(RwLock::new(Arc::new(Key { fields, secrets, former: Vec::new() })))
+    /// The one among the header fields of calls, which carry more secrets elsewhere.
+    pub(crate) fn of(headers: &HeaderMap, elsewhere: &[HeaderValue]) -> Self {
+        let (fields, elsewhere) = (secret_fields(headers), elsewhere.to_vec());
+        let secrets = Arc::new(Secrets::of(fields.values().chain(&elsewhere)));
+        Self(RwLock::new(Arc::new(Key { fields, elsewhere, secrets, former: Vec::new() })))
     }
 
     pub(crate) fn now(&self) -> Arc<Key> {
@@ -131,7 +134,7 @@ mod tests {
 
     #[test]
     fn answers_show_no_key_before_the_one_in_force_while_a_call_shows_it() {
-        let key = KeyInForce::of(&headers("sk-first-key"));
+        let key = KeyInForce::of(&headers("sk-first-key"), &[]);
         let of_call = key.now();
         let hides = |hidden: &str| key.now().secrets.removed_from(Bytes::from(hidden.to_owned())) != hidden;
         for next in ["sk-second-key", "sk-third-key", "sk-fourth-key"] {

@@ -72,7 +72,7 @@ pub use profiles::fleet_config;
 #[cfg(feature = "config")]
 pub use profiles::{
     AccessError, Answered, ByItself, CallFailure, KeyError, ProfileClient, ProfileError, Profiles, check_proxy, client,
-    client_trusting, headers, proxy_of_environment, proxy_to, tls, warn_if_exposed, warn_of_idle,
+    client_trusting, headers, login_of_proxy, proxy_of_environment, proxy_to, tls, warn_if_exposed, warn_of_idle,
 };
 pub use ratios::TokenRatios;
 pub use reached::client_to;

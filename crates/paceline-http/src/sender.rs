@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHORIZATION};
 use http::{Response, StatusCode};
 #[cfg(feature = "config")]
 use paceline::Limiter;
@@ -70,7 +70,7 @@ impl Sender {
         for (name, value) in &mut config.headers {
             value.set_sensitive(value.is_sensitive() || is_secret_name(name.as_str()));
         }
-        let secrets = Secrets::of_fields(sensitive(&config.headers));
+        let secrets = secrets_of(&config, std::iter::empty());
         config.headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
         let client = built(client, &config)?;
         if !config.base_url.is_empty() {
@@ -381,7 +381,7 @@ impl Sender {
         let mut own = sensitive(&call.headers).peekable();
         match own.peek() {
             None => Cow::Borrowed(&self.secrets),
-            Some(_) => Cow::Owned(Secrets::of_fields(sensitive(&self.config.headers).chain(own))),
+            Some(_) => Cow::Owned(secrets_of(&self.config, own)),
         }
     }
 
@@ -452,6 +452,12 @@ impl Sender {
             Err(error) => dialect.within_reach(error.reading(dialect.provider(), now)),
         }
     }
+}
+
+/// What nothing that comes back may repeat of calls that have these fields of their own.
+fn secrets_of<'a>(config: &'a SenderConfig, own: impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)>) -> Secrets {
+    let elsewhere = config.secrets.iter().map(|value| (&PROXY_AUTHORIZATION, value));
+    Secrets::of_fields(sensitive(&config.headers).chain(own).chain(elsewhere))
 }
 
 /// The fields that are marked as secret.

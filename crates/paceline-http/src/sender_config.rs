@@ -3,8 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use http::header::{HeaderMap, HeaderName};
+use http::header::{HeaderMap, HeaderName, HeaderValue};
 use paceline::UnknownOutcome;
+use paceline_providers::secrets::login_of;
 use paceline_providers::{Dialect, path_of};
 
 use crate::exchange::Call;
@@ -23,6 +24,9 @@ pub struct SenderConfig {
     /// The headers of every call, such as its key. A value that is marked sensitive, or whose name is one such as
     /// `Authorization`, is a secret: it is removed from every answer. Default: none.
     pub headers: HeaderMap,
+    /// Values that calls carry elsewhere, and that are removed from every answer too, such as the logins of proxies. Default: those
+    /// of the proxies that the environment names.
+    pub secrets: Vec<HeaderValue>,
     /// The longest time from the first byte sent to the last byte received. Default: 600 s.
     pub timeout: Duration,
     /// Without a connection after this long the host is not reachable. Default: 20 s. At most nine tenths of `timeout` count: so
@@ -53,6 +57,14 @@ pub struct SenderConfig {
     pub gateway: Option<String>,
 }
 
+/// The variables that name proxies, also in small letters.
+const PROXIES: [&str; 3] = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
+
+fn logins_of_environment() -> Vec<HeaderValue> {
+    let names = PROXIES.iter().flat_map(|name| [(*name).to_owned(), name.to_ascii_lowercase()]);
+    names.filter_map(|name| login_of(&std::env::var(name).ok()?)).collect()
+}
+
 impl SenderConfig {
     /// A configuration with that address, that dialect, and the defaults.
     pub fn new(base_url: impl Into<String>, dialect: impl Into<Dialect>) -> Self {
@@ -60,6 +72,7 @@ impl SenderConfig {
         Self {
             base_url: base_url.into(),
             headers: HeaderMap::new(),
+            secrets: logins_of_environment(),
             timeout: Duration::from_secs(600),
             connect_timeout: Duration::from_secs(20),
             largest_answer: LARGEST_ANSWER,

@@ -266,6 +266,53 @@ fn a_proxy_that_refuses_the_calls_stops_the_run_and_fails_no_item() {
     }
 }
 
+/// As servers of companies do, which show the user whom they refuse.
+#[test]
+fn a_proxy_that_repeats_its_login_shows_it_to_no_file_and_no_log() {
+    let (login, password) = ("u:proxypw777", "proxypw777");
+    let encoded = "dTpwcm94eXB3Nzc3";
+    let proxy =
+        Server::new(move |_| Reply::text(403, "text/plain", format!("denied for user {login} (auth Basic {encoded})")));
+    let address = proxy.url().replace("http://", &format!("http://{login}@"));
+    let file = format!("[upstream.generic]\nproxy = \"{address}\"\n");
+    for (flags, variable, config) in
+        [(&["--proxy", &*address][..], "", ""), (&[], "http_proxy", ""), (&[], "HTTP_PROXY", ""), (&[], "", &file)]
+    {
+        for command in ["run", "tasks"] {
+            let job = Job::new(1);
+            std::fs::write(job.path("paceline.toml"), config).expect("writable");
+            let mut process = job.paceline();
+            process.args(match command {
+                "run" => &["run", "in.jsonl", "-o", "out.jsonl", "--stop-after-same", "0"][..],
+                _ => &["tasks", "run", "--http", "--store", "tasks.db"],
+            });
+            if command == "tasks" {
+                let mut add = job.paceline();
+                add.args(["tasks", "add", "--store", "tasks.db"]);
+                let (code, log) = finish(add.arg(r#"{"method":"GET","url":"http://api.invalid/page"}"#));
+                assert_eq!(code, 0, "{log}");
+            }
+            process
+                .args(["--base-url", "http://api.invalid", "--scope", "host", "--max-wait", "1s", "-vv"])
+                .args(flags);
+            if !variable.is_empty() {
+                process.env(variable, &address);
+            }
+            let before = proxy.count();
+            let (_, log) = finish(&mut process);
+            assert!(proxy.count() > before && log.contains("denied for user [key]"), "{command}: {log}");
+            let files =
+                std::fs::read_dir(job.path(".")).expect("a folder").flatten().filter(|file| file.path().is_file());
+            let files = files.filter(|file| file.file_name() != "paceline.toml");
+            let files =
+                files.map(|file| String::from_utf8_lossy(&std::fs::read(file.path()).expect("a file")).into_owned());
+            for text in files.chain([log]) {
+                assert!(!text.contains(password) && !text.contains(encoded), "{command}: {text}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_proxy_that_refuses_to_connect_is_named_as_the_reason() {
     let proxy = Server::new(|_| Reply::text(403, "text/html", "blocked"));

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 use paceline::UnknownOutcome;
 use paceline_config::{Access, Proxy, Upstream};
-use paceline_providers::secrets::hidden;
+use paceline_providers::secrets::{hidden, login_of};
 use paceline_providers::table::Scope;
 use reqwest::{Client, ClientBuilder};
 use rustls::ClientConfig;
@@ -88,6 +88,8 @@ impl SenderConfig {
     /// beside what a gateway may hold it.
     pub fn of(upstream: &Upstream, headers: HeaderMap, timeout: Duration) -> Self {
         let gateway = upstream.via.as_ref().map(|via| via.gateway.clone());
+        let mut sending = Self::new(upstream.base_url.clone().unwrap_or_default(), upstream.dialect.clone());
+        sending.secrets.extend(login_of_proxy(&upstream.access));
         Self {
             headers,
             // A call that its gateway holds is no hung one.
@@ -95,9 +97,14 @@ impl SenderConfig {
             gateway,
             idempotency_header: upstream.access.idempotency_header.clone(),
             unknown_outcome: upstream.access.unknown_outcome,
-            ..Self::new(upstream.base_url.clone().unwrap_or_default(), upstream.dialect.clone())
+            ..sending
         }
     }
+}
+
+/// The login of the configured proxy, which no answer may repeat.
+pub fn login_of_proxy(access: &Access) -> Option<HeaderValue> {
+    if let Proxy::At(address) = &access.proxy { login_of(address) } else { None }
 }
 
 /// How long a connection to one of many hosts is kept for its next call.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use paceline::{ConfigError, Limiter, PacerConfig};
 use paceline_config::{Config, Environment, Overrides, SettingError, Upstream, account_host, account_name};
 
-pub use self::access::{AccessError, client, client_trusting, tls};
+pub use self::access::{AccessError, client, client_trusting, login_of_proxy, tls};
 pub use self::client::{Answered, ByItself, CallFailure, ProfileClient};
 #[cfg(feature = "fleet")]
 pub use self::fleet::fleet_config;

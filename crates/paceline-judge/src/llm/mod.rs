@@ -10,7 +10,7 @@ use std::future::pending;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use http::{HeaderMap, Method};
+use http::{HeaderMap, HeaderValue, Method};
 use paceline::{Limiter, Within};
 use paceline_core::{Class, ConfigError, PacerConfig, Request};
 use paceline_http::{Call, Exchange, Sender, SenderConfig, client_to};
@@ -31,6 +31,8 @@ pub struct LlmConfig {
     /// The headers of each call, such as the authorization. A value that is marked sensitive, or whose name is one such as
     /// `Authorization`, is a secret: it is removed from answers. Default: none.
     pub headers: HeaderMap,
+    /// Values that calls carry elsewhere, and that are removed from answers too, such as the login of a proxy. Default: none.
+    pub secrets: Vec<HeaderValue>,
     /// How its answers are read. Default: OpenAI's way.
     pub dialect: Dialect,
     /// The limits of its calls, and of no other calls. Default: none configured, the pace is learnt.
@@ -47,6 +49,7 @@ impl LlmConfig {
             base_url: base_url.into(),
             model: model.into(),
             headers: HeaderMap::new(),
+            secrets: Vec::new(),
             dialect: Provider::OpenAi.into(),
             pacer: PacerConfig::default(),
             timeout: Duration::from_millis(4_800),
@@ -130,11 +133,13 @@ impl LlmJudge {
     /// # Errors
     /// As [`Self::new`].
     pub fn with_client(config: LlmConfig, client: reqwest::ClientBuilder) -> Result<Self, LlmError> {
+        let sending = SenderConfig::new(&config.base_url, config.dialect.clone());
         let sending = SenderConfig {
             headers: config.headers.clone(),
+            secrets: [&sending.secrets[..], &config.secrets].concat(),
             timeout: config.timeout,
             largest_answer: LARGEST_ANSWER,
-            ..SenderConfig::new(&config.base_url, config.dialect.clone())
+            ..sending
         };
         let sender = Sender::new(client, sending).map_err(LlmError::Client)?;
         let limiter = Limiter::new(config.pacer.clone())?;

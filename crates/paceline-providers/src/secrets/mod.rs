@@ -14,6 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::header::COOKIE;
 use http::{HeaderMap, HeaderName, HeaderValue};
+use percent_encoding::percent_decode_str;
 
 use cut::{Found, Key, Keys};
 pub use shapes::{SECRET, hidden, hidden_header, is_secret_header, is_secret_name, looks_random, looks_secret};
@@ -230,6 +231,15 @@ fn keys_in(value: &[u8]) -> Vec<Key> {
         keys.push(login);
     }
     keys
+}
+
+/// The login in an address such as `http://NAME:PASSWORD@proxy:3128`, as calls carry it, for [`Secrets::of`].
+pub fn login_of(address: &str) -> Option<HeaderValue> {
+    let rest = address.split_once("://").map_or(address, |(_, rest)| rest);
+    let (login, _) = rest.split('/').next()?.rsplit_once('@')?;
+    let (name, password) = login.split_once(':').unwrap_or((login, ""));
+    let [name, password] = [name, password].map(|part| percent_decode_str(part).decode_utf8_lossy());
+    HeaderValue::try_from(format!("Basic {}", STANDARD.encode(format!("{name}:{password}")))).ok()
 }
 
 #[cfg(test)]

@@ -263,3 +263,17 @@ fn a_hostile_body_takes_no_time_that_grows_faster_than_it() {
     let body = r"\u0061".to_owned() + &format!("{}x", &long[..900]).repeat(36);
     assert_eq!(removed(&long, &body).len(), body.len());
 }
+
+#[test]
+fn the_login_of_an_address_is_a_value_that_calls_carry() {
+    for (address, login) in [
+        ("http://u:p%40ss@proxy:3128/", Some("Basic dTpwQHNz")),
+        ("u:p@ss@proxy", Some("Basic dTpwQHNz")),
+        ("https://u@proxy", Some("Basic dTo=")),
+        ("http://proxy:3128", None),
+        ("http://proxy/a@b", None),
+        ("", None),
+    ] {
+        assert_eq!(login_of(address).as_ref().map(|value| value.to_str().expect("text")), login, "{address}");
+    }
+}

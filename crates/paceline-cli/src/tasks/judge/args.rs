@@ -49,6 +49,7 @@ impl JudgeArgs {
         let client = paceline_http::client(&base_url, &upstream.access).map_err(Failure::refused)?;
         let config = LlmConfig {
             headers,
+            secrets: paceline_http::login_of_proxy(&upstream.access).into_iter().collect(),
             dialect: upstream.dialect,
             pacer: upstream.pacer,
             timeout: ANSWER_WITHIN,
