@@ -97,7 +97,7 @@ impl Creator<'_> {
         }
         if store.complete(job.id, known.lines).await.map_err(not_begun)? {
             let (lines, name) = (text::counted(known.lines, "line"), text::printable(name));
-            tracing::info!("the job {name} is in the store, with {lines}: other hosts join it with --job {name}");
+            tracing::info!("the job {name} is in the store, with {lines}: other workers join it with --job {name}");
             return Ok(());
         }
         Err(Failure::interrupted(format!("{} changed while it was read: the job is not complete", input.name())))

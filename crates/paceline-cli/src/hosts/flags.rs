@@ -13,7 +13,7 @@ use crate::run_args::{FormatFlag, RunArgs};
 pub(super) fn check(args: &RunArgs, store: &str) -> Result<(), Failure> {
     if !database::is_address(store) {
         return Err(Failure::refused(
-            "--store of a run is a Postgres that many hosts share: expected postgres://USER@HOST/DATABASE; on one host the journal \
+            "--store of a run is a Postgres that many workers share: expected postgres://USER@HOST/DATABASE; on one host the journal \
              keeps the job, without --store",
         ));
     }
@@ -35,8 +35,7 @@ pub(super) fn check(args: &RunArgs, store: &str) -> Result<(), Failure> {
 }
 
 /// Why a host cannot begin.
-pub(super) const NO_JOB: &str =
-    "a host needs a job: name its input <IN>, or with --job a job that another host makes, which needs no input here";
+pub(super) const NO_JOB: &str = "a worker needs a job: name its input <IN>, or with --job a job that another worker makes, which needs no input here";
 
 /// The first flag that cannot hold for a job of many hosts.
 fn of_one_journal(args: &RunArgs) -> Option<(&'static str, &'static str)> {
@@ -45,36 +44,36 @@ fn of_one_journal(args: &RunArgs) -> Option<(&'static str, &'static str)> {
         (
             args.input.as_deref().is_some_and(is_pipe),
             "an input that is no file",
-            "a host that is killed could not read it again: write it to a file, and name that",
+            "a worker that is killed could not read it again: write it to a file, and name that",
         ),
         (args.dry_run, "--dry-run", "it looks at an input and at no store: run it without --store"),
         (
             args.budget_tokens.is_some() || args.budget_cost.is_some(),
             "a budget",
-            "no host knows what the others have spent: bound each run with --max-tokens, or set the budget at the provider",
+            "no worker knows what the others have spent: bound each run with --max-tokens, or set the budget at the provider",
         ),
-        (args.no_journal, "--no-journal", "the journal is what a killed host goes on from"),
-        (args.no_check, "--no-check", "an id that is repeated on another host would go unnoticed"),
+        (args.no_journal, "--no-journal", "the journal is what a killed worker goes on from"),
+        (args.no_check, "--no-check", "an id that is repeated at another worker would go unnoticed"),
         (
             !args.done.is_empty(),
             "--done",
-            "the other hosts would send those items all the same: leave their lines out of the input",
+            "the other workers would send those items all the same: leave their lines out of the input",
         ),
         (
             args.accept_changed_input,
             "--accept-changed-input",
-            "hosts have taken lines already: name another job with --job, and run the new input as that",
+            "workers have taken lines already: name another job with --job, and run the new input as that",
         ),
         (
             args.output.extension().is_some_and(|end| end == "gz"),
             "-o with the ending .gz",
-            "a host writes its results as they come: name a file without it; `paceline collect` writes a compressed one",
+            "a worker writes its results as they come: name a file without it; `paceline collect` writes a compressed one",
         ),
         (args.only.names_hosts(), "--only-host", "the store does not know where a line went: choose by --only-status"),
         (
             args.ordered,
             "--ordered",
-            "one host has a part of the results: `paceline collect` writes all of them in order",
+            "one worker has a part of the results: `paceline collect` writes all of them in order",
         ),
     ];
     refused.into_iter().find_map(|(given, flag, why)| given.then_some((flag, why)))

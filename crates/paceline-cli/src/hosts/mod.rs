@@ -39,6 +39,7 @@ use crate::lines::input::Input;
 use crate::other_hosts::host_view::{HostView, JobEnd};
 use crate::other_hosts::others::Others;
 use crate::other_hosts::pulse::Pulse;
+use crate::progress::resume_command;
 use crate::run_args::RunArgs;
 use crate::text;
 
@@ -112,8 +113,8 @@ fn warn_of_limits(upstream: &Upstream) {
     let is_limited = !tier_places.is_empty() || all.any(|limits| !limits.quotas.is_empty());
     if upstream.fleet.is_none() && upstream.via.is_none() && is_limited {
         tracing::warn!(
-            "the limits of this run hold for this host alone, and each other host of the job has its own: --fleet shares them, and \
-             may name the same database"
+            "the limits of this run hold on this machine alone, and the job's workers on other machines have their own: --fleet shares \
+             them, and may name the same database"
         );
     }
 }
@@ -137,11 +138,11 @@ async fn joined(store: &BlockStore, name: &str, calls: &Settings, max_wait: Dura
             let none = format!("there is no job {name} in the store (there is: {there})");
             if is_over {
                 return Err(Failure::interrupted(format!(
-                    "{none}, and no host has made it within --max-wait; the same command with the input makes it"
+                    "{none}, and no worker has made it within --max-wait; the same command with the input makes it"
                 )));
             }
             tracing::warn!(
-                "{none}; waiting up to {} for a host that has the input to make it",
+                "{none}; waiting up to {} for a worker that has the input to make it",
                 text::duration(max_wait)
             );
             is_told = true;
@@ -240,7 +241,7 @@ async fn worker(
         beat_at: now,
         ask_at: now,
         grown: (0, now),
-        end: JobEnd::default(),
+        end: JobEnd { store: args.store.as_deref().map(resume_command::word).unwrap_or_default(), ..JobEnd::default() },
         ending: Some(ending),
     };
     Ok(Hosts { worker, others, told: telling, ending: Some(ended), left: 0 })

@@ -83,7 +83,7 @@ pub(super) fn refused(name: &str, differences: &[(String, String, String)]) -> F
     let advice = match differences.iter().any(|(key, ..)| key == INPUT) {
         true => "a job has one input: name another job with --job",
         false => {
-            "all hosts of a job send its lines alike: give this one the same settings, or name another job with --job"
+            "all workers of a job send its lines alike: give this one the same settings, or name another job with --job"
         }
     };
     let each = each.collect::<Vec<_>>().join("; ");

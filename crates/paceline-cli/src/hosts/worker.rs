@@ -171,7 +171,7 @@ impl Worker {
         }
         let most = self.wanted(desk);
         if most == 0 {
-            self.line.told.send_modify(|told| told.found_none = Some(looked));
+            self.line.told.send_modify(|told| (told.found_none, told.silence) = (Some(looked), None));
             return Ok(false);
         }
         let Some(claim) = self.line.answer(self.store.claim(self.id(), most)).await? else {
@@ -183,8 +183,12 @@ impl Worker {
             self.mine.values_mut().for_each(|mine| mine.is_ours = false);
             self.leave_lost(desk).await?;
         }
-        let found_none = claim.blocks.is_empty().then_some(looked);
-        self.line.told.send_modify(|told| told.found_none = found_none);
+        // What a worker has that may be lost is no other's yet.
+        let found_none = claim.blocks.is_empty().then(|| looked.saturating_sub(claim.silence));
+        self.line.told.send_modify(|told| {
+            told.found_none = found_none;
+            told.silence = found_none.map(|_| claim.silence);
+        });
         if claim.blocks.is_empty() {
             self.ask_at = now + ASK_AGAIN;
         } else {
@@ -263,7 +267,7 @@ impl Worker {
             return Ok(());
         }
         Err(Broken::Job(format!(
-            "no host has put more of the input of the job {} into the store for {} (--max-wait): run the command with the input again",
+            "no worker has put more of the input of the job {} into the store for {} (--max-wait): run the command with the input again",
             self.name,
             text::duration(waited)
         )))
@@ -423,9 +427,9 @@ impl Worker {
         });
         match words.await {
             Ok(Ok(())) => {}
-            Ok(Err(broken)) => tracing::warn!("this host could not leave the job {}: {broken}", self.name),
+            Ok(Err(broken)) => tracing::warn!("this worker could not leave the job {}: {broken}", self.name),
             Err(_) => tracing::warn!(
-                "the store does not answer: this host leaves the job {} without a word, and others take its lines in {} s",
+                "the store does not answer: this worker leaves the job {} without a word, and others take its lines in {} s",
                 self.name,
                 LEASE.as_secs()
             ),

@@ -188,7 +188,7 @@ impl StatusText {
         let time_left = time_left(view, pace);
         let whole = whole(view);
         let mut course = match whole {
-            Some(whole) => vec![whole.progress(), format!("{rate:.1}/s here")],
+            Some(whole) => vec![whole.progress(figures.ended()), format!("{rate:.1}/s here")],
             None => vec![
                 format!("{}/{} done", text::count(figures.ended()), text::count(figures.input)),
                 format!("{rate:.1}/s"),
@@ -199,7 +199,7 @@ impl StatusText {
         if let Some(left) = time_left.filter(says_something) {
             let least = if left.at_least { "> " } else { "" };
             let end = match (left.in_later_run, left.at_budget) {
-                (true, _) => ", in a later run (--max-wait)",
+                (true, _) => " by a later run: --max-wait ends this one sooner",
                 (false, true) => " to the end of the budget",
                 (false, false) => "",
             };
@@ -238,7 +238,8 @@ impl StatusText {
         }
         details.extend(view.budget.describe());
         details.extend(whole.map(|_| format!("{} done here", text::count(figures.ended()))));
-        let (done, all) = whole.map_or((figures.ended(), figures.input), |whole| (whole.ended(), whole.lines));
+        let (done, all) =
+            whole.map_or((figures.ended(), figures.input), |whole| (whole.ended_with(figures.ended()), whole.lines));
         let share = done as f64 / all.max(1) as f64;
         Self { share, course, figures: details, wait: Wait::of(view) }
     }

@@ -17,18 +17,26 @@ const ONLY_STATUS: &str = "--only-status";
 /// Likewise, where nothing of these hosts is left.
 const ONLY_HOST: &str = "--only-host";
 
+/// The variable for the name and the password of a proxy, `NAME:PASSWORD`.
+const PROXY_LOGIN: &str = "PROXY_LOGIN";
+
 /// The words of a command line, quoted for a shell. What looks like a secret is to be given as a variable: pasted without
 /// it, the command is refused before anything is sent.
 pub(crate) fn command_line(words: impl IntoIterator<Item = OsString>) -> String {
-    without(words, &[ONLY_STATUS, ONLY_HOST])
+    without(words, &ONCE, &[ONLY_STATUS, ONLY_HOST])
 }
 
 /// The same for the hosts that it names.
 pub(crate) fn for_its_hosts(words: impl IntoIterator<Item = OsString>) -> String {
-    without(words, &[ONLY_STATUS])
+    without(words, &ONCE, &[ONLY_STATUS])
 }
 
-fn without(words: impl IntoIterator<Item = OsString>, once_with_value: &[&str]) -> String {
+/// The whole command, which has done nothing yet.
+pub(crate) fn as_typed(words: impl IntoIterator<Item = OsString>) -> String {
+    without(words, &[], &[])
+}
+
+fn without(words: impl IntoIterator<Item = OsString>, once: &[&str], once_with_value: &[&str]) -> String {
     let mut words = words.into_iter().map(|word| word.to_string_lossy().into_owned());
     let program = words.next().unwrap_or_else(|| "paceline".to_owned());
     let mut line = shell_word(&program);
@@ -39,7 +47,7 @@ fn without(words: impl IntoIterator<Item = OsString>, once_with_value: &[&str]) 
             continue;
         }
         let with_value = word.split_once('=').is_some_and(|(flag, _)| once_with_value.contains(&flag));
-        if with_value || ONCE.contains(&word.as_str()) {
+        if with_value || once.contains(&word.as_str()) {
             continue;
         }
         line.push(' ');
@@ -51,6 +59,14 @@ fn without(words: impl IntoIterator<Item = OsString>, once_with_value: &[&str]) 
         before = word;
     }
     line
+}
+
+/// A word of such a command.
+pub(crate) fn word(word: &str) -> String {
+    match without_secret("", word) {
+        None => shell_word(word),
+        Some((without, name)) => with_variable(&without, &name),
+    }
 }
 
 /// A command line from here with that value of a flag, whose values are plain numbers, in the place of any other.
@@ -71,7 +87,11 @@ fn without_secret(before: &str, word: &str) -> Option<(String, String)> {
         _ if before == "--header" => ("", word),
         Some(("--header", header)) => ("--header=", header),
         _ if names_a_user(word) => return None,
-        _ => return changed(hidden(word)).map(|without| (without, "KEY".to_owned())),
+        _ => {
+            let is_proxy = before == "--proxy" || word.starts_with("--proxy=");
+            let name = if is_proxy { PROXY_LOGIN } else { "KEY" };
+            return changed(hidden(word)).map(|without| (without, name.to_owned()));
+        }
     };
     let without = changed(hidden_header(header))?;
     let name = header.split([':', '=']).next().unwrap_or_default().trim();
@@ -153,6 +173,9 @@ mod tests {
         }
         assert_eq!(line(&["p", "run", "in", "--overwrite", "-o", "out"]), "p run in -o out", "not once more");
         assert_eq!(line(&["p", "run", "in", "--accept-changed-input"]), "p run in");
+        let first = ["p", "run", "in", "--overwrite", "--only-host", "a", "--proxy=u:pw@h"];
+        let typed = r#"p run in --overwrite --only-host a "--proxy=${PROXY_LOGIN:?set it first}@h""#;
+        assert_eq!(as_typed(first.iter().map(OsString::from)), typed, "it did nothing yet");
     }
 
     #[test]
@@ -214,7 +237,7 @@ mod tests {
         );
         assert_eq!(
             line(&["p", "--header", "X-Custom: Bearer abcd", "--proxy", "http://a:b@h", "--base-url", "http://c:d@i"]),
-            r#"p --header "X-Custom: Bearer ${X_CUSTOM:?set it first}" --proxy "http://${KEY:?set it first}@h" --base-url "http://${KEY_2:?set it first}@i""#
+            r#"p --header "X-Custom: Bearer ${X_CUSTOM:?set it first}" --proxy "http://${PROXY_LOGIN:?set it first}@h" --base-url "http://${KEY:?set it first}@i""#
         );
         for value in ["0123456789abcdef0123456789abcdefAA", "sk-0123456789abcdef0123"] {
             let thing = r#"p --header "X-Thing: ${X_THING:?set it first}""#;

@@ -33,7 +33,7 @@ impl Wait {
         if let Some(disk_full) = view.disk_full {
             return Some(Self::bare(format!("waiting for {}", text::printable(&disk_full.room()))));
         }
-        if let Some(wait) = view.hosts.and_then(|told| told.wait(view.figures.pending())) {
+        if let Some(wait) = view.hosts.and_then(|told| told.wait(view.figures.pending(), view.in_flight == 0)) {
             return Some(Self::bare(wait));
         }
         if let Some((turn, waited)) = view.waited {

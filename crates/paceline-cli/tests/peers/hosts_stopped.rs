@@ -49,6 +49,12 @@ impl Pages {
         Self { port: receiver.recv().expect("the server thread starts"), calls, _stop: stop }
     }
 
+    fn wait_for(&self, host: u8, calls: usize) {
+        while self.calls_to(host) < calls {
+            std::thread::yield_now();
+        }
+    }
+
     fn calls_to(&self, host: u8) -> usize {
         self.calls.lock().expect("no holder panics").get(&host).copied().unwrap_or_default()
     }
@@ -150,6 +156,42 @@ fn a_hold_of_hours_holds_up_no_line_that_is_in_another_block() {
     assert_eq!((code, job), (Some(3), [540, 0, 60]), "{log}");
 }
 
+/// A loop that begins the command again and again never got there: each run ended before it had waited for a lease.
+#[test]
+fn the_lines_of_a_host_that_was_killed_are_taken_though_all_that_is_left_here_is_held() {
+    let _bound = TestBound::new();
+    let pages = Pages::start(|host| if host == 2 { (429, Some("7200")) } else { (200, None) });
+    let postgres = PostgresServer::start();
+    let lines = pages.of(&[3], 200) + &pages.of(&[2], 4);
+    let mut killed = Host::new(&pages, &postgres, &lines, &["--limit", "1rps"]);
+    let mut child = killed.spawn();
+    pages.wait_for(3, 3);
+    child.kill().expect("it runs");
+    child.ended();
+    let (code, log, job) = Host::new(&pages, &postgres, &lines, &["--max-wait", "5m"]).run();
+    assert_eq!((code, job), (Some(3), [200, 0, 4]), "{log}");
+}
+
+/// Where it may not wait for so long, it says what it has left to whom.
+#[test]
+fn a_host_that_may_not_wait_for_the_lines_of_a_lost_one_says_that_they_are_left() {
+    let _bound = TestBound::new();
+    let pages = Pages::start(|host| if host == 2 { (403, None) } else { (200, None) });
+    let postgres = PostgresServer::start();
+    let lines = pages.of(&[3], 40) + &pages.of(&[2], 30);
+    let mut killed = Host::new(&pages, &postgres, &lines, &["--limit", "1rps"]);
+    let mut child = killed.spawn();
+    pages.wait_for(3, 3);
+    child.kill().expect("it runs");
+    child.ended();
+    let (code, log, job) = Host::new(&pages, &postgres, &lines, &["--max-wait", "3s"]).run();
+    assert_eq!((code, job[1]), (Some(3), 0), "{log}");
+    assert!(job[2] > 30 && !log.contains("nothing else is left to send"), "{job:?}: {log}");
+    assert!(log.contains(&format!("paceline collect --store '{}' --job ", postgres.url())), "it can be pasted: {log}");
+    let told = "at another worker, last heard of ";
+    assert!(log.contains(&format!("not finished: {} {told}", job[2] - 30)), "{job:?}: {log}");
+}
+
 #[test]
 fn the_pages_of_a_banned_host_wait_again_whichever_hosts_of_the_job_have_them() {
     let _bound = TestBound::new();
@@ -184,15 +226,15 @@ fn a_host_of_a_job_warns_of_what_does_not_act_as_a_run_alone_does() {
     let (code, log, job) = host(&["--header", "Cookie: sid=1"]);
     assert_eq!((code, job), (Some(0), [4, 0, 0]), "{log}");
     for warning in [
-        "the limits of this run hold for this host alone",
+        "the limits of this run hold on this machine alone",
         "no line of the input matches tier host=gone.example",
         "the header cookie goes to 127.0.0.1",
-        "for another host its lines may have their own in `headers`",
+        "a line for another host may have its own in `headers`",
     ] {
         assert!(log.contains(warning), "{warning}: {log}");
     }
     let (code, log, _) = host(&["--fleet", &postgres.url(), "--job", "again"]);
     assert_eq!(code, Some(0), "{log}");
     assert!(log.contains("in a fleet all hosts of tier / share its limits and its pauses"), "{log}");
-    assert!(!log.contains("the limits of this run hold for this host alone"), "the fleet shares them: {log}");
+    assert!(!log.contains("the limits of this run hold on this machine alone"), "the fleet shares them: {log}");
 }

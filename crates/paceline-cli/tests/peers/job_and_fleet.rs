@@ -29,7 +29,7 @@ fn a_job_and_the_ledger_of_its_hosts_are_in_one_database_and_the_job_goes_withou
     let mut children: Vec<Child> = hosts.iter().map(Job::spawn).collect();
     for (host, child) in hosts.iter().zip(&mut children) {
         assert!(child.ended().success(), "{}", host.log());
-        assert!(!host.log().contains("hold for this host alone"), "the limit is shared: {}", host.log());
+        assert!(!host.log().contains("hold on this machine alone"), "the limit is shared: {}", host.log());
     }
     assert_eq!(counting.arrivals(), items as u64);
     assert_each_once(&postgres, items, &hosts.each_ref().map(Job::run));

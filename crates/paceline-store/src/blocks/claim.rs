@@ -1,6 +1,7 @@
 //! Who has which block, and for how long.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use tokio_postgres::{Error, Row};
 
@@ -82,25 +83,35 @@ pub(super) async fn claim(
              SELECT first FROM block WHERE job = (SELECT job FROM mine) AND worker IS NULL AND ok + failed < lines
              ORDER BY first LIMIT $3 FOR UPDATE SKIP LOCKED))";
     let lives = "SELECT FROM worker WHERE id = $1 AND lease_until_ms > now_ms()";
+    let silence = "SELECT max(now_ms() - lease_until_ms + lease_ms) FROM worker AS other
+         WHERE job = (SELECT job FROM worker WHERE id = $1) AND id <> $1
+             AND EXISTS (SELECT FROM block WHERE worker = other.id AND ok + failed < lines)";
     let ended = "SELECT complete AND NOT EXISTS (SELECT FROM block WHERE job = job.id AND ok + failed < lines)
          FROM job WHERE id = (SELECT job FROM worker WHERE id = $1)";
     let worker = &worker.0;
-    let [_, lives, have, taken, in_doubt, ended] = tx
+    let [_, lives, have, taken, in_doubt, silence, ended] = tx
         .query_all([
             (take, &[worker, &batch, &most]),
             (lives, &[worker]),
             (HAVE, &[worker, &batch]),
             (TAKEN, &[worker, &batch]),
             (IN_DOUBT, &[worker, &Some(batch)]),
+            (silence, &[worker]),
             (ended, &[worker]),
         ])
         .await?;
     let claim = BlockClaim {
         blocks: blocks(&have, &taken),
         in_doubt: in_doubt.iter().map(|row| count(row, 0)).collect(),
+        silence: silence.first().and_then(|row| row.get::<_, Option<i64>>(0)).map(millis).unwrap_or_default(),
         ended: ended.first().is_none_or(|row| row.get(0)),
     };
     Ok((!lives.is_empty()).then_some(claim))
+}
+
+/// A word that comes from the future, by a clock that was set back, is one of now.
+pub(super) fn millis(silence: i64) -> Duration {
+    Duration::from_millis(u64::try_from(silence).unwrap_or(0))
 }
 
 /// What a claim took, with the lines that have a result.

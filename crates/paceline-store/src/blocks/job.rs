@@ -109,6 +109,8 @@ pub struct BlockClaim {
     pub blocks: Vec<Block>,
     /// Lines of these that a former worker said it was about to send, and of which nothing more is known.
     pub in_doubt: Vec<u64>,
+    /// Since when at least one of the other workers that have lines without a result has said nothing: what it has may come free.
+    pub silence: Duration,
     /// All lines of the job have a result: there will be nothing more to do.
     pub ended: bool,
 }
@@ -176,4 +178,6 @@ pub struct HostStatus {
     pub lease: Option<Duration>,
     /// Blocks that it holds of which a line has no result.
     pub blocks: u64,
+    /// For how long it has said nothing.
+    pub silence: Duration,
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use paceline_core::Timestamp;
 use tokio_postgres::{Error, Row};
 
+use super::claim::millis;
 use super::count;
 use super::job::{HostStatus, JobStatus};
 use crate::work::postgres::connection::Tx;
@@ -13,7 +14,7 @@ use crate::work::postgres::connection::Tx;
 /// All of them, or that one alone.
 pub(super) async fn jobs(tx: &Tx<'_>, only: Option<i64>) -> Result<Vec<JobStatus>, Error> {
     let of_workers = "SELECT worker.job, worker.name, since_ms, lease_until_ms - now_ms(),
-             (SELECT count(*) FROM block WHERE block.worker = worker.id AND ok + failed < lines)
+             (SELECT count(*) FROM block WHERE block.worker = worker.id AND ok + failed < lines), now_ms() - lease_until_ms + lease_ms
          FROM worker WHERE $1::bigint IS NULL OR job = $1 ORDER BY worker.id";
     let of_jobs = "SELECT id, name, created_ms, loaded, complete, n, open, ok, failed,
              (SELECT count(*) FROM again WHERE again.job = job.id)
@@ -49,5 +50,6 @@ fn worker(row: &Row) -> HostStatus {
         since: Timestamp::from_millis(row.get(2)),
         lease: left.map(Duration::from_millis),
         blocks: count(row, 4),
+        silence: millis(row.get(5)),
     }
 }

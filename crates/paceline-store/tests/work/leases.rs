@@ -46,6 +46,26 @@ async fn words_far_apart_are_no_speaking() {
     assert_eq!(on.claim(next, 1).await.len(), 1);
 }
 
+/// So long as one of them may be lost, what it has may come free.
+#[tokio::test]
+async fn a_claim_hears_for_how_long_others_with_lines_have_been_silent() {
+    let on = Bench::new(2, 1).await;
+    on.stop_clock().await;
+    let (lost, next) = (on.worker("lost").await, on.worker("next").await);
+    let silence = async || on.store.claim(next, 1).await.unwrap().unwrap().silence.as_millis();
+    on.turn(5_000).await;
+    assert_eq!(silence().await, 0, "no other has lines");
+    on.store.heartbeat(lost).await.unwrap();
+    on.claim(lost, 1).await;
+    for heard in [5_000, 10_000] {
+        on.pass(5_000, next).await;
+        assert_eq!(silence().await, heard);
+    }
+    on.pass(20_000, next).await;
+    let claim = on.store.claim(next, 1).await.unwrap().unwrap();
+    assert_eq!((claim.silence.as_millis(), claim.blocks.len()), (0, 1), "it is lost");
+}
+
 #[tokio::test]
 async fn a_word_waits_for_nothing_else_that_is_said() {
     let on = Bench::new(1, 1).await;

@@ -48,10 +48,14 @@ impl Dispatcher {
         }
     }
 
-    /// Whether there are no other lines for this host, as far as it has looked since it could send nothing. A run alone has none.
+    /// Whether there are no other lines for this host, as far as it has looked since it could send nothing, or none came within
+    /// `--max-wait`. A run alone has none. Those of a host that is lost come free once its lease is over.
     pub(super) fn gets_none(&self) -> bool {
-        let Some(hosts) = &self.parts.hosts else { return true };
-        self.elsewhere.idle_since.is_some_and(|since| hosts.borrow().found_none.is_some_and(|looked| looked > since))
+        let (Some(hosts), now) = (&self.parts.hosts, self.parts.context.limiter.now()) else { return true };
+        self.elsewhere.idle_since.is_some_and(|since| {
+            let is_over = self.parts.max_wait.is_some_and(|max_wait| since + max_wait <= now);
+            is_over || hosts.borrow().found_none.is_some_and(|known| known > since)
+        })
     }
 
     /// Whether a host of many has lines, and none that a call can leave for in this run. Failures that are held back are decided
