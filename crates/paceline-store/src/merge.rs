@@ -94,14 +94,16 @@ impl AllowedChanges {
 }
 
 /// Failed items whose ids are gone are known by their places: repaired, each has the id of the new line there. So it is with
-/// lines that could not be sent and had no ids; and where no item came or went, as where an address is the id whose host moved,
-/// or where a row of a table got another line, and those behind it stand one lower.
+/// lines that could not be sent and had no ids; and where no item came or went, or some came behind all others, as where an address
+/// is the id whose host moved, or where a row of a table got another line, and those behind it stand one lower.
 ///
 /// Two statements: one join over either place would look at each item for each that failed.
 const SAME_PLACE: &str = "
     UPDATE OR IGNORE item_before SET key = item.key FROM item
     WHERE item_before.state = 3 AND item.id = item_before.id
-        AND (SELECT count(*) FROM item) = (SELECT count(*) FROM item_before)
+        AND ((SELECT count(*) FROM item) = (SELECT count(*) FROM item_before)
+            OR (SELECT count(*) FROM item) > (SELECT count(*) FROM item_before) AND NOT EXISTS (
+                SELECT 1 FROM item_before AS was JOIN item AS now ON now.key = was.key WHERE now.id <> was.id))
         AND NOT EXISTS (SELECT 1 FROM item AS same WHERE same.key = item_before.key)";
 const SAME_LINE: &str = "
     UPDATE OR IGNORE item_before SET key = item.key FROM item

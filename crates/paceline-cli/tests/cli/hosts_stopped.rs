@@ -288,6 +288,28 @@ fn pages_of_a_host_that_has_moved_are_sent_to_the_new_one() {
     assert_eq!((code, &job.summary()["succeeded"], new.count(), old.count()), (0, &json!(60), 30, 30), "{log}");
 }
 
+/// A list that grows each day, some of whose pages have moved meanwhile.
+#[test]
+fn pages_that_have_moved_are_replaced_and_new_ones_added_by_one_command() {
+    let moved = Server::new(|_| Reply::error(301, "moved").with_header("location", "http://new.example/"));
+    let good = Server::new(|_| Reply::ok());
+    let list = |of: &Server, more: usize| {
+        let page = |n: usize| format!("{}/page/{n}\n", if n % 4 == 0 { of.url() } else { good.url() });
+        (0..20).map(page).chain((20..20 + more).map(|n| format!("{}/new/{n}\n", good.url()))).collect::<String>()
+    };
+    let job = Job::with_input("");
+    let run = |text: String, flags: &[&str]| {
+        std::fs::write(job.path("pages.txt"), text).expect("writable");
+        let mut command = job.paceline();
+        command.args(["run", "pages.txt", "-o", "out.jsonl", "--base-url", &good.url(), "--id-column", "url"]);
+        finish(command.args(["--scope", "host", "--summary", "summary.json", "--stop-after-same", "0"]).args(flags))
+    };
+    let (code, log) = run(list(&moved, 0), &[]);
+    assert_eq!((code, &job.summary()["failed"]), (1, &json!(5)), "{log}");
+    let (code, log) = run(list(&good, 1), &["--accept-changed-input", "--retry-failed"]);
+    assert_eq!((code, &job.summary()["succeeded"], moved.count(), good.count()), (0, &json!(21), 5, 21), "{log}");
+}
+
 /// The usual form of a ban: nothing says when it ends.
 #[test]
 #[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
