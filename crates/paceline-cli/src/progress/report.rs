@@ -153,3 +153,28 @@ fn custom_id(row: &ReportRow, input: Option<&Input>) -> CustomId {
     let span = Span { offset: row.src_off, len: row.src_len };
     line::custom_id(&input.read(span).unwrap_or_default(), row.line)
 }
+
+/// Why an item waits, for people.
+pub(super) const fn reason_text(reason: DeferReason) -> &'static str {
+    match reason {
+        DeferReason::ScopeStopped => "waiting until the cause is fixed",
+        DeferReason::ScopeHeld => "waiting for a pause to end",
+        DeferReason::NotBefore => "put off alone until the next try",
+        DeferReason::NotStarted => "not started",
+        DeferReason::RunBound => "left for the next run",
+    }
+}
+
+/// How the last try of an item ended, for people. The class of a used-up quota is also that of an answer which names none
+/// and asks for a long wait.
+pub(super) fn answered(class: Class, status: Option<u16>) -> String {
+    match class {
+        Class::QuotaExhausted => "last answer: a long pause, or a used-up quota".to_owned(),
+        Class::Transient => match status {
+            Some(status @ 400..) => format!("last try: {status}"),
+            Some(_) => "last try: an answer that cannot be used".to_owned(),
+            None => "last try: no connection, or no answer in time".to_owned(),
+        },
+        class => format!("last answer: {}", class.description()),
+    }
+}

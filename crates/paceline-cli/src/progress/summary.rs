@@ -10,7 +10,7 @@ use paceline_core::{Class, Cost, Dimension, Limits};
 use paceline_model::Job;
 use paceline_providers::is_of_expectation;
 use paceline_providers::table::Scope;
-use paceline_store::{DeferReason, JobCounts, Paths};
+use paceline_store::{JobCounts, Paths};
 use serde_json::{Value, json};
 
 use crate::budget::{Enough, Used};
@@ -23,7 +23,7 @@ use crate::progress::oracle;
 use crate::progress::report;
 use crate::progress::resume_command;
 use crate::progress::snapshot;
-use crate::stops::stop::StopReason;
+use crate::stops::stop::{AGAIN, StopReason};
 use crate::text;
 
 /// So many scopes that are refused may be under one limit.
@@ -71,6 +71,8 @@ pub(crate) struct Summary<'a> {
     pub(crate) view: &'a Snapshot,
     /// Why the server of a scope failed last.
     pub(crate) last_failure: &'a dyn Fn(&str) -> Option<&'a str>,
+    /// Whether an item of a scope waits.
+    pub(crate) waits_in: &'a dyn Fn(&str) -> bool,
     /// That the budget of the job has no room for the next call, and what would be enough.
     pub(crate) enough_budget: Option<&'a Enough>,
     /// The command that goes on with the job; none when the job has no journal to go on from.
@@ -201,6 +203,7 @@ impl Summary<'_> {
             text::held(counts.held, "--retry-failed", counts.failed - counts.held).into_iter().for_each(&mut line);
         }
         self.deferred().into_iter().for_each(&mut line);
+        self.hosts.and_then(|hosts| hosts.elsewhere(deferred)).into_iter().for_each(&mut line);
         if deferred > 0 {
             self.closed_scopes().into_iter().for_each(&mut line);
             self.always_throttled().into_iter().for_each(&mut line);
@@ -349,14 +352,22 @@ impl Summary<'_> {
                 Some(Class::Transient) if group.code.as_deref().is_some_and(is_refused) => {
                     " (last answer: refused by --expect)".to_owned()
                 }
-                class => class.map(|class| format!(" ({})", answered(class, group.status))).unwrap_or_default(),
+                class => class.map(|class| format!(" ({})", report::answered(class, group.status))).unwrap_or_default(),
             };
-            let reason = reason_text(report::shown_reason(group.reason, self.stop().is_some_and(StopReason::is_bound)));
+            let reason =
+                report::reason_text(report::shown_reason(group.reason, self.stop().is_some_and(StopReason::is_bound)));
             let label = format!("{reason}{class}");
             match groups.iter_mut().find(|(known, _)| *known == label) {
                 Some((_, items)) => *items += group.items,
                 None => groups.push((label, group.items)),
             }
+        }
+        // Those whose answers were lost have been begun; where others were too, which of them these are is not known.
+        if let [(_, items)] = &mut groups[..]
+            && (1..*items).contains(&self.unwritten)
+        {
+            *items -= self.unwritten;
+            groups.push(("whose answers could not be written".to_owned(), self.unwritten));
         }
         groups.iter().map(|(label, items)| format!("not finished: {} {label}", text::count(*items))).collect()
     }
@@ -385,10 +396,15 @@ impl Summary<'_> {
             ScopeState::Stopped { .. } if scope.name.is_empty() && self.stop().is_some_and(StopReason::is_account) => {
                 None
             }
-            ScopeState::Stopped { reason } => Some(format!(
-                "stopped: {name}: {}; fix the cause, then run the same command again",
-                text::printable(reason)
-            )),
+            ScopeState::Stopped { reason } => {
+                // A reason of many hosts names its host, and says what to do.
+                let of = if reason.starts_with(&*scope.name) { String::new() } else { format!("{name}: ") };
+                let then = match reason.contains("--stop-after-same") {
+                    true => String::new(),
+                    false => format!("; fix the cause, {AGAIN}"),
+                };
+                Some(format!("stopped: {of}{}{then}", text::printable(reason)))
+            }
             ScopeState::Held { cause: cause @ PauseCause::ServerFails, .. } => {
                 let last = (self.last_failure)(&scope.name).map(|last| format!(" (last: {})", text::printable(last)));
                 let refuses = scope.refused_since.is_some() && scope.no_success_since.is_none();
@@ -396,7 +412,14 @@ impl Summary<'_> {
                     if refuses { "the server refuses each call, and names no time" } else { cause.explanation() };
                 let why = format!("{cause}{}", last.unwrap_or_default());
                 let name = if self.view.scopes.len() > 1 { format!("{name}: ") } else { String::new() };
-                Some(format!("no more calls in this run: {name}{why}; the next run tries again"))
+                // Of one that is held for longer its hold is told.
+                let is_held = self.held.iter().any(|held| held.name == scope.name);
+                let next = match (self.waits_in)(&scope.name) {
+                    true if is_held => "",
+                    true => "; the next run tries again",
+                    false => "; its items have failed: --retry-failed sends them again",
+                };
+                Some(format!("no more calls in this run: {name}{why}{next}"))
             }
             _ => None,
         }
@@ -445,30 +468,6 @@ impl Summary<'_> {
             Job { calls, cost, mean_latency, median_latency }
                 .finish_time(&quotas, Some(self.upstream.pacer.concurrency.max())),
         )
-    }
-}
-
-fn reason_text(reason: DeferReason) -> &'static str {
-    match reason {
-        DeferReason::ScopeStopped => "waiting until the cause is fixed",
-        DeferReason::ScopeHeld => "waiting for a pause to end",
-        DeferReason::NotBefore => "put off alone until the next try",
-        DeferReason::NotStarted => "not started",
-        DeferReason::RunBound => "left for the next run",
-    }
-}
-
-/// How the last try of an item ended, for people. The class of a used-up quota is also that of an answer which names none
-/// and asks for a long wait.
-fn answered(class: Class, status: Option<u16>) -> String {
-    match class {
-        Class::QuotaExhausted => "last answer: no more calls for long".to_owned(),
-        Class::Transient => match status {
-            Some(status @ 400..) => format!("last try: {status}"),
-            Some(_) => "last try: an answer that cannot be used".to_owned(),
-            None => "last try: no connection, or no answer in time".to_owned(),
-        },
-        class => format!("last answer: {}", class.description()),
     }
 }
 

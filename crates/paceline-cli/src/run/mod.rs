@@ -306,6 +306,8 @@ impl Run<'_> {
         if self.args.ordered && counts.waiting + counts.in_flight == 0 && !unread {
             written = journal.order().map_err(failed);
         }
+        let waits = |scope: &&Arc<str>| journal.waits_in(scope).unwrap_or(true);
+        let waiting: BTreeSet<Arc<str>> = ended.recorder.holds.given_up().filter(waits).cloned().collect();
         let leaves_its_hosts = self.leaves_its_hosts().map_err(failed)?;
         let bounded = ended.stop.as_ref().is_some_and(StopReason::is_bound);
         written = written.and(self.report(context, &Ending { now, bounded, enough }));
@@ -342,6 +344,7 @@ impl Run<'_> {
             budget: context.budget.used(),
             view: &view,
             last_failure: &|scope| ended.recorder.last_failure(scope),
+            waits_in: &|scope| waiting.contains(scope),
             enough_budget: enough_budget.as_ref(),
             again,
             correction,

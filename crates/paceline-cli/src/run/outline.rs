@@ -94,7 +94,11 @@ impl Outline {
         let read = journal.and_then(|journal| Reader::open(journal).and_then(read).ok());
         let (counts, usage, scopes, unread) =
             read.unwrap_or_else(|| (JobCounts::default(), Vec::new(), Vec::new(), true));
-        let again = journal.filter(|journal| journal.exists());
+        // One that has not begun is begun by the same command, whatever it asks for.
+        let again = paths.journal.as_deref().and_then(|journal| match self.has_begun {
+            false => Some(resume_command::as_typed(std::env::args_os())),
+            true => journal.exists().then(|| resume_command::for_its_hosts(std::env::args_os())),
+        });
         let summary = Summary {
             held: &holds::held(scopes, now),
             held_up: None,
@@ -111,8 +115,9 @@ impl Outline {
             budget: Budget::new(*budgets, upstream.prices.clone(), &usage, false).used(),
             view: &limiter(upstream, *seed)?.snapshot(),
             last_failure: &|_| None,
+            waits_in: &|_| true,
             enough_budget: None,
-            again: again.map(|_| resume_command::for_its_hosts(std::env::args_os())),
+            again,
             correction: None,
             hosts: None,
         };

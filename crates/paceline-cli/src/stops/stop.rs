@@ -293,7 +293,7 @@ impl StopReason {
 
     /// Why a run ends. What stops single hosts ends a run only once there is nothing else.
     pub(crate) fn at_end(&self) -> String {
-        if self.is_of_scopes() { format!("{self}; nothing else is left to send") } else { self.to_string() }
+        if self.is_of_scopes() { format!("{self}; nothing else can be sent now") } else { self.to_string() }
     }
 
     /// Whether it stops single scopes, such as hosts.
@@ -353,7 +353,7 @@ impl fmt::Display for StopReason {
                 } else if scopes.is_empty() {
                     write!(f, "the server is failing: no call succeeded for {waited} (--max-wait)")?;
                 } else {
-                    write!(f, "no call of {} succeeded for {waited} (--max-wait), and nothing else is left to send", first_few(scopes))?;
+                    write!(f, "no call of {} succeeded for {waited} (--max-wait), and nothing else can be sent now", first_few(scopes))?;
                 }
                 f.write_str("; the report has the last failure of each item")
             }
@@ -409,10 +409,13 @@ impl StopReason {
     }
 }
 
-/// With which status and message, behind that. One without a message of its own names the status.
+/// With which status and message, behind that. One that has no message of its own, or names the status in it, is told once.
 fn with_status(behind: &str, status: Option<u16>, message: &str) -> String {
+    let is_named =
+        |status: &u16| message.split(|c: char| !c.is_ascii_digit()).any(|number| number == status.to_string());
     match status {
         Some(status) if message.starts_with(&format!("status {status}")) => format!("{behind} with {message}"),
+        Some(status) if is_named(&status) => format!(": {message}"),
         Some(status) => format!("{behind} with status {status}: {message}"),
         None => format!(": {message}"),
     }
@@ -462,7 +465,7 @@ mod tests {
         let stop =
             StopReason::HostsUnreachable { hosts: vec!["https://a".into()], message: "tls handshake eof".into() };
         assert!(stop.to_string().starts_with("no server speaks TLS at https://a: tls handshake eof; check these"));
-        assert!(stop.announcement(None).ends_with("; nothing else is left to send"), "{}", stop.announcement(None));
+        assert!(stop.announcement(None).ends_with("; nothing else can be sent now"), "{}", stop.announcement(None));
         assert!(told(&["a", "b", "c"]).starts_with("no server answers at a, b, c: refused"));
         assert!(told(&["a", "b", "c", "d", "e"]).starts_with("no server answers at a, b, c and 2 more: refused"));
     }

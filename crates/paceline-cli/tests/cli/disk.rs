@@ -163,6 +163,7 @@ fn a_disk_that_fills_up_before_the_first_call_or_at_the_end_takes_no_summary_awa
         job.path("disk").display()
     );
     assert!(first.contains(&told), "{first}");
+    assert!(first.contains("continue with: ") && !first.contains("without a journal"), "{first}");
     assert!(second.contains("cannot write the report: No space left"), "{second}");
     for (file, stopped) in [("first", "disk_full"), ("second", "max_items")] {
         let summary: Value = serde_json::from_str(&read(&format!("kept/{file}.json"))).expect("JSON");

@@ -324,7 +324,7 @@ fn a_host_that_was_given_up_gets_no_call_later_in_the_run() {
     assert!(!log.contains("no calls for "), "{log}");
     let host = broken.url().replace("http://", "");
     let told =
-        format!("stopping: no call of {host} succeeded for 300ms (--max-wait), and nothing else is left to send");
+        format!("stopping: no call of {host} succeeded for 300ms (--max-wait), and nothing else can be sent now");
     assert!(log.contains(&told), "the other host succeeded meanwhile: {log}");
     let stats = |more: &[&str]| {
         let told = job.paceline().arg("stats").args(more).ended_with_output().stdout;

@@ -235,7 +235,11 @@ fn hosts_that_refuse_everything_cost_one_call_in_each_later_run_and_no_item() {
     for _ in 0..2 {
         let (code, calls, _, failed, log) = run();
         assert_eq!((code, calls, failed), (3, [1, 1], json!(0)), "{log}");
-        assert!(log.contains("still answers as in the run before, with status 403"), "{log}");
+        assert!(
+            log.contains("still answers as in the run before: the server refused this call: 403 Forbidden"),
+            "{log}"
+        );
+        assert!(!log.contains("fix the cause, then run the same command again"), "told already: {log}");
         let again = log.lines().find_map(|line| line.trim().strip_prefix("continue with: ")).expect("a command");
         assert!(!again.contains("--retry-failed") && !again.contains("--accept-changed-input"), "{again}");
     }
@@ -310,6 +314,29 @@ fn pages_that_have_moved_are_replaced_and_new_ones_added_by_one_command() {
     assert_eq!((code, &job.summary()["succeeded"], moved.count(), good.count()), (0, &json!(21), 5, 21), "{log}");
 }
 
+/// "The next run tries again" was said of a host that no run calls any more.
+#[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
+fn of_a_host_whose_pages_have_all_failed_the_summary_says_what_sends_them() {
+    let bad = Server::new(|_| Reply::error(500, "broken"));
+    let asks = Server::new(|_| Reply::error(429, "slow_down").with_header("retry-after", 7_200));
+    let slow = Server::new(|_| Reply::ok().after(Duration::from_secs(1)));
+    let of = |server: &Server, pages: usize| {
+        let line = |n: usize| {
+            let url = format!("{}/page/{n}", server.url());
+            json!({"custom_id": url, "method": "GET", "url": url}).to_string() + "\n"
+        };
+        (0..pages).map(line).collect::<String>()
+    };
+    let job = Job::with_input(&(of(&bad, 8) + &of(&asks, 2) + &of(&slow, 4)));
+    let flags = ["--scope", "host", "--max-retries", "0", "--max-wait", "1s", "--concurrency", "2"];
+    let (code, log) = finish(job.run(&slow).args(flags));
+    assert_eq!((code, &job.summary()["succeeded"]), (3, &json!(4)), "{log}");
+    let line = log.lines().find(|line| line.contains("no more calls in this run: ")).expect("it is told");
+    assert!(line.contains(&bad.url().replace("http://", "")), "{log}");
+    assert!(line.ends_with("; its items have failed: --retry-failed sends them again"), "{log}");
+}
+
 /// The usual form of a ban: nothing says when it ends.
 #[test]
 #[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
@@ -333,7 +360,7 @@ fn a_host_that_refuses_all_calls_for_max_wait_is_given_up_and_keeps_its_items() 
     let figures = (&summary["succeeded"], &summary["failed"], &summary["deferred"], &summary["stopped"]);
     assert_eq!((code, figures), (3, (&json!(30), &json!(0), &json!(30), &json!("server_fails"))), "{log}");
     let host = bans.url().replace("http://", "");
-    let told = format!("stopping: no call of {host} succeeded for 8s (--max-wait), and nothing else is left to send");
+    let told = format!("stopping: no call of {host} succeeded for 8s (--max-wait), and nothing else can be sent now");
     assert!(log.contains(&told), "{log}");
     assert!(bans.count() < 40, "{} calls", bans.count());
     open.store(true, Ordering::Relaxed);
