@@ -59,16 +59,17 @@ pub(crate) fn warn_of_withheld(upstream: &Upstream, to_others: impl FnOnce() -> 
     let home = upstream.base_url.as_deref().and_then(paceline_providers::host);
     let Some(home) = home.filter(|_| !names.is_empty() && !WARNED.load(Ordering::Relaxed)) else { return };
     if to_others() && !WARNED.swap(true, Ordering::Relaxed) {
-        let (headers, go) = if names.len() == 1 { ("header", "goes") } else { ("headers", "go") };
+        let (headers, go, none) =
+            if names.len() == 1 { ("header", "goes", "no such header") } else { ("headers", "go", "none of them") };
         let of_a_run = |name: &&str| carries_key(name);
         let advice = if names.iter().any(of_a_run) {
             "a host that needs a key of its own needs a run of its own"
         } else {
-            "for another host its lines may have their own in `headers`"
+            "a line for another host may have its own in `headers`"
         };
         let names = names.join(", ");
         tracing::warn!(
-            "the {headers} {names} {go} to {home} alone, the host of --base-url, and calls to other hosts carry none: {advice}"
+            "the {headers} {names} {go} to {home} alone, the host of --base-url; calls to other hosts carry {none}: {advice}"
         );
     }
 }

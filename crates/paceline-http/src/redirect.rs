@@ -25,10 +25,10 @@ pub(crate) fn not_followed(
     let (place, advice) = match (whole, moved) {
         (false, true) => (origin, "if this is the right place, name it with --base-url"),
         (false, false) if shown == path => {
-            (shown, "if this is the right path, put it into the url of the lines or items")
+            (shown, "if this is the right path, put it in place of the old one, in the line or item")
         }
         (true, _) if shown == path => {
-            (origin + &shown, "if this is the right address, put it into the url of the lines or items")
+            (origin + &shown, "if this is the right address, put it in place of the old one, in the line or item")
         }
         (false, false) => (shown, NOT_WHOLE),
         (true, _) => (origin + &shown, NOT_WHOLE),
@@ -41,7 +41,7 @@ const LONGEST_TARGET: usize = 1_000;
 
 /// What there is to say of a target that cannot be copied.
 const NOT_WHOLE: &str = "its address is not shown whole, for it is too long or holds what looks like a secret: see the Location of the answer \
-                         (curl -i), and if it is the right one put it into the url of the lines or items";
+                         (curl -i), and if it is the right one put it in place of the old one, in the line or item";
 
 /// What there is to say where there is no target.
 const NO_ADDRESS: &str = "answered with a redirect to something that is no web address; its server has to be put right, or another address named";

@@ -258,7 +258,7 @@ mod tests {
             let message = disk_space.disk_full().unwrap().to_string();
             assert_eq!(
                 message,
-                "the disk of /a is full: 0 KiB are left, 1029 KiB are needed, of which 1 MiB stays free"
+                "the disk of /a is full: 0 KiB are left, 1029 KiB are needed, of which 1024 KiB stay free"
             );
             LEFT_NOW.store(RESERVE + BYTES_PER_COMMAND + 20, Ordering::Relaxed);
             assert_eq!(waiting.join().unwrap(), 1);

@@ -232,7 +232,7 @@ impl fmt::Display for DiskFull {
         let folder = folder.display();
         write!(
             f,
-            "the disk of {folder} is full: {left} KiB are left, {needed} KiB are needed, of which 1 MiB stays free"
+            "the disk of {folder} is full: {left} KiB are left, {needed} KiB are needed, of which 1024 KiB stay free"
         )
     }
 }

@@ -10,7 +10,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use paceline::clock;
-use paceline_config::{Config, Environment, Overrides, Upstream, upstream_names};
+use paceline_config::{Config, Environment, Overrides, SettingError, Upstream, upstream_names};
 use paceline_core::Timestamp;
 use paceline_providers::{Dialect, Provider, Reading};
 
@@ -125,14 +125,24 @@ struct Reader {
     upstream: Option<Box<Upstream>>,
 }
 
+/// The address of an upstream that has none: an answer is read without a call.
+const NOT_CALLED: &str = "http://127.0.0.1";
+
 impl Reader {
     /// An upstream of the configuration, else a provider.
     fn named(name: &str, everywhere: &Everywhere) -> Result<Self, Failure> {
-        let overrides =
-            Overrides { config: everywhere.config.clone(), upstream: Some(name.to_owned()), ..Overrides::default() };
-        let config = Config::load(Environment::from_iter(std::env::vars_os()), overrides).map_err(Failure::refused)?;
+        let load = |base_url: Option<&str>| {
+            let (config, base_url) = (everywhere.config.clone(), base_url.map(ToOwned::to_owned));
+            let overrides = Overrides { config, base_url, upstream: Some(name.to_owned()), ..Overrides::default() };
+            Config::load(Environment::from_iter(std::env::vars_os()), overrides)
+        };
+        let config = load(None).map_err(Failure::refused)?;
         if config.names().contains(&name) {
-            let upstream = config.upstream().map_err(Failure::refused)?;
+            let upstream = match config.upstream() {
+                Err(SettingError::Missing { .. }) => load(Some(NOT_CALLED)).and_then(|config| config.upstream()),
+                read => read,
+            };
+            let upstream = upstream.map_err(Failure::refused)?;
             let (dialect, upstream) = (upstream.dialect.clone(), Some(Box::new(upstream)));
             return Ok(Self { name: name.to_owned(), dialect, upstream });
         }

@@ -135,8 +135,10 @@ pub(crate) fn restore(
             Stored::Held { .. } => journal.set_scope(&row.name, Stored::Open, acknowledge.reply()),
             Stored::Stopped { .. } if *row.name != *ACCOUNT && !sends_of(&row.name) => {}
             Stored::Stopped { reason } => {
-                let name = if *row.name == *ACCOUNT { "the account" } else { &*row.name };
-                let line = format!("{name} was stopped ({reason}); trying again");
+                let line = match *row.name == *ACCOUNT {
+                    true => format!("the last run was stopped ({reason}); trying again"),
+                    false => format!("{} was stopped ({reason}); trying again", row.name),
+                };
                 tracing::info!(scope = &*row.name, "{}", text::printable(&line));
                 journal.set_scope(&row.name, Stored::Open, acknowledge.reply());
                 tried_again.push(row.name);

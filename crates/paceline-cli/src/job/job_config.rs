@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use paceline_config::{Money, Price, Prices, Source, Upstream};
 use paceline_core::Timestamp;
+use paceline_providers::table::Scope;
 use paceline_store::{ACCOUNT, Journal, JournalError, JournalItem, ModelUsage, Reader, ScopeStatus};
 use serde::{Deserialize, Serialize};
 
@@ -217,8 +218,9 @@ pub(crate) fn adopt(
     let same_account = before.account() == now.account();
     if !same_account {
         tracing::warn!(
-            "this job began with {}: its answers are kept, and the remaining items go to {}",
+            "this job began with {}: its answers are kept, and the remaining items{} go to {}",
             before.account_words(),
+            if upstream.dialect.scope() == Scope::Host { " whose lines name no host of their own" } else { "" },
             now.account_words(),
         );
         forget_holds(journal).map_err(load::refused)?;

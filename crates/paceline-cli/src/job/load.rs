@@ -230,7 +230,7 @@ pub(crate) fn say(recovery: &Recovery, journal: Option<&Journal>, upstream: &Ups
                 Some(UnknownOutcome::Resend) => again,
                 None if upstream.dialect.is_prompt("") => again,
                 _ => {
-                    "what may be called twice is sent again, and may be billed twice; calls that may not are held, and the summary says how many"
+                    "what may be called twice is sent again (and billed twice, perhaps); what may not is held, and the summary counts it"
                 }
             };
             line += &format!("; {} may have been under way: {then}", text::counted(recovery.in_flight, "call"));

@@ -63,6 +63,9 @@ impl Addresses {
     }
 
     fn checked<'a>(&self, url: Cow<'a, str>) -> Result<Cow<'a, str>, String> {
+        if self.hosts && url.is_empty() {
+            return Err("empty: expected a web address such as https://one.example/page, or a path".to_owned());
+        }
         without_blank(&url)?;
         let url = match self.api.as_deref().and_then(|api| below(&url, api)) {
             Some(path) => {
@@ -190,9 +193,21 @@ fn is_whole(url: &str) -> bool {
 
 fn without_blank(url: &str) -> Result<(), String> {
     match url.contains(char::is_whitespace) {
+        true if begins_with_method(url) => {
+            Err(format!("`{url}` begins with a method: remove that word, so that the address alone is left"))
+        }
         true => Err(format!("`{url}` has a blank: write it as %20")),
         false => Ok(()),
     }
+}
+
+/// As in a log or a request: `GET https://one.example/page`.
+fn begins_with_method(url: &str) -> bool {
+    let parts = url.split_once(char::is_whitespace);
+    parts.is_some_and(|(method, rest)| {
+        let is_word = !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_uppercase());
+        is_word && (is_whole(rest.trim()) || rest.trim().starts_with('/'))
+    })
 }
 
 fn without_fragment(url: &str) -> Result<(), String> {
@@ -349,6 +364,7 @@ mod tests {
         for (url, expected) in [
             ("https://other.example/a b/\u{e9}?q=\u{fc}", "has a blank: write it as %20"),
             ("/a b", "has a blank: write it as %20"),
+            ("GET https://other.example/a", "begins with a method: remove that word"),
             ("https://other.example/s?q=a\"b", "the address has a \", which is to be written as %22"),
             ("https://api.example/v1/s?q=<b>", "the address has a <, which is to be written as %3C"),
             ("/s?q=a>b", "the address has a >, which is to be written as %3E"),

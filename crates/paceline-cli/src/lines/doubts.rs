@@ -44,7 +44,7 @@ impl FirstLines {
             return Ok(());
         }
         Err(Error::Table(
-            "its first lines are no JSON objects: if it is a table, add --format csv; if each line is a prompt, --format text".to_owned(),
+            "its first lines are no JSON objects: if each line is a web address or a prompt, add --format text; if it is a table, --format csv".to_owned(),
         ))
     }
 }

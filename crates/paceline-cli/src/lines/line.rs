@@ -156,12 +156,17 @@ const NO_OBJECT: &str = "not a request object: expected one JSON object a line";
 /// The forms of a line, and what a shell user does about another.
 pub(crate) const FLAGS_FOR_OTHERS: &str = r#", {"custom_id":"1","url":"/v1/chat/completions","body":{...}}, {"custom_id":"1","params":{...}} or a body alone, {"model":"m",...}; for a table use --format csv; for a list of web addresses --format text, of prompts --format text with --model; jq -c . FILE puts each object on one line, jq -Rc '{model:"m",messages:[{role:"user",content:.}]}' FILE makes a body of each line"#;
 
+fn is_web_address(text: &str) -> bool {
+    ["http://", "https://"].iter().any(|scheme| text.trim_ascii_start().starts_with(scheme))
+}
+
 /// The members of the object that a line has to be.
 pub(crate) fn members(text: &str) -> Result<Members<'_>, Fault> {
     let invalid = |message: String| Fault::new("invalid_json_line", None, message);
     let message = match text.trim_ascii_start().as_bytes().first() {
         Some(b'{') => return Members::read(text).map_err(|error| invalid(error.to_string())),
         Some(b'[') => "an array: expected one request object a line (jq -c '.[]' makes them of an array)",
+        _ if is_web_address(text) => "a web address, where a JSON object was expected: add --format text",
         _ => return Err(invalid(format!("{NO_OBJECT}{FLAGS_FOR_OTHERS}"))),
     };
     Err(invalid(message.to_owned()))

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use paceline::clock;
 use paceline_config::{Money, Upstream};
-use paceline_core::{Cost, Instant, Limits, Pacer, Request, TooLarge};
+use paceline_core::{Cost, Instant, Limits, Pacer, Request, Timestamp, TooLarge};
 use paceline_providers::Usage;
-use paceline_store::{JournalError, LastFailure, Paths, Reader, ReportRow, Rows, RunLock, State};
+use paceline_store::{DeferReason, JournalError, LastFailure, Paths, Reader, ReportRow, Rows, RunLock, State};
 use serde_json::{Value, json};
 
 use crate::budget::{Budget, Left, Used};
 use crate::exit::{Failure, Status};
 use crate::job::job_config::JobConfig;
-use crate::job::{done, load};
+use crate::job::{done, holds, load};
 use crate::job_settings::Opening;
 use crate::lines::address::Addresses;
 use crate::lines::convert::Converter;
@@ -198,6 +198,9 @@ struct Plan {
     stay_failed: u64,
     /// Items of hosts that the run is not for.
     left_out: u64,
+    /// Items whose scopes are held, and until when the last of them is.
+    held: u64,
+    held_until: Option<Timestamp>,
     /// The scopes that items had as they failed, where their lines were changed since.
     failed_in: BTreeMap<u64, Arc<str>>,
     /// The input is not read to its end, so that there may be more.
@@ -300,7 +303,10 @@ impl Plan {
         let ratios = self.learn(reader, input, format, upstream)?;
         let mut pacer = Pacer::new(upstream.pacer.clone(), 0, Instant::ZERO).map_err(std::io::Error::other)?;
         let mut cost = 0_u64;
-        reader.report(clock::wall(), Rows::All, |row| -> Result<(), ReportError> {
+        let now = clock::wall();
+        let scopes = reader.scopes().map_err(ReportError::from)?;
+        self.held_until = holds::held(scopes, now).last().map(|held| held.until);
+        reader.report(now, Rows::All, |row| -> Result<(), ReportError> {
             self.items += 1;
             let has_ended = !matches!(row.state, State::Waiting | State::InFlight) && row.tally.sends() > 0;
             self.left.ended_bytes += if has_ended { row.src_len } else { 0 };
@@ -313,6 +319,7 @@ impl Plan {
             if row.is_refused() || !is_sent {
                 return Ok(());
             }
+            self.held += u64::from(row.deferred == Some(DeferReason::ScopeHeld));
             (self.left.items, self.left.bytes) = (self.left.items + 1, self.left.bytes + row.src_len);
             let bytes = input.read(Span { offset: row.src_off, len: row.src_len })?;
             let line = format.read(&bytes, row.line).map_err(std::io::Error::other)?;

@@ -272,7 +272,9 @@ fn name(scope: &Value) -> Cow<'_, str> {
 /// A scope of a job that is over, or that no run works on.
 fn sent_words(scope: &Value) -> String {
     let calls = text::counted(scope["totals"]["sends"].as_u64().unwrap_or(0), "call");
-    format!("{}: {calls} in the last run", name(scope))
+    // The account has the calls of all scopes, such as hosts, some of which saw no key of it.
+    let of = if scope["name"].as_str().is_none_or(str::is_empty) { "all together".into() } else { name(scope) };
+    format!("{of}: {calls} in the last run")
 }
 
 /// `waiting`: the items that wait now, of which the snapshot may know more: it is older.

@@ -82,6 +82,17 @@ fn foretells_the_time_that_the_pacer_will_take() {
 }
 
 #[test]
+fn says_which_items_a_pause_keeps_back() {
+    let server = Server::new(|_| Reply::error(429, "slow_down").with_header("retry-after", 7_200));
+    let job = Job::new(3);
+    let (code, log) = crate::support::finish(job.run(&server).args(["--concurrency", "1", "--max-wait", "1s"]));
+    assert_eq!(code, 3, "{log}");
+    let dry = job.run(&server).arg("--dry-run").ended_with_output();
+    let text = String::from_utf8_lossy(&dry.stdout);
+    assert!(text.contains("  3 items of these are held, by a pause that ends "), "{text} {log}");
+}
+
+#[test]
 fn checks_what_a_run_would_check_and_needs_no_key() {
     let server = Server::new(|_| Reply::ok());
     let twice = format!("{0}\n{0}\n", crate::support::line("same"));

@@ -123,6 +123,15 @@ fn what_cannot_be_explained_is_refused_with_words() {
     assert_eq!(code, 2);
 }
 
+/// It is said to need `--base-url`, which this command has not.
+#[test]
+fn an_upstream_without_an_address_reads_answers_too() {
+    let job = Job::new(0);
+    std::fs::write(job.path("paceline.toml"), "[upstream.generic]\nscope = 'host'\n").expect("writable");
+    let (code, out, log) = explain(&job, &["--json"], "HTTP/1.1 503\n\n");
+    assert_eq!((code, &as_json(&out)["class"]), (0, &json!("overloaded")), "{log}");
+}
+
 #[test]
 fn an_upstream_reads_answers_by_its_own_headers() {
     let job = Job::new(1);

@@ -93,7 +93,7 @@ fn a_table_without_the_name_of_one_is_told_with_the_flag_that_it_needs() {
     let table = job("reviews.CSV", REVIEWS);
     let (code, log) = run(&table, &server, "reviews.CSV", &ASKED);
     assert_eq!((code, server.count()), (0, 3), "a name in capitals is one too: {log}");
-    let advice = "its first lines are no JSON objects: if it is a table, add --format csv; if each line is a prompt, --format text";
+    let advice = "its first lines are no JSON objects: if each line is a web address or a prompt, add --format text; if it is a table, --format csv";
     for content in [REVIEWS, "text\n", "one\ntwo\n{\"text\": \"three\"}\n"] {
         let other = job("reviews.data", content);
         let (code, log) = run(&other, &server, "reviews.data", &ASKED);

@@ -422,9 +422,9 @@ async fn no_redirect_is_followed_and_the_words_say_what_to_do() {
     for (config, url, target, why, advice) in [
         (&keyed, "/away", "https://example.com", ", for the key would go there", "name it with --base-url"),
         (&keyless, "/away", "https://example.com", uncounted, "name it with --base-url"),
-        (&keyed, "/old", "/moved", uncounted, "put it into the url"),
-        (&by_host, "/old", &at("/moved"), uncounted, "right address, put it into the url"),
-        (&other, &at("/old"), &at("/moved"), uncounted, "right address, put it into the url"),
+        (&keyed, "/old", "/moved", uncounted, "put it in place of the old one"),
+        (&by_host, "/old", &at("/moved"), uncounted, "right address, put it in place of the old one"),
+        (&other, &at("/old"), &at("/moved"), uncounted, "right address, put it in place of the old one"),
         (
             &other,
             &at("/away"),
@@ -432,9 +432,9 @@ async fn no_redirect_is_followed_and_the_words_say_what_to_do() {
             uncounted,
             "its address is not shown whole",
         ),
-        (&keyed, "/page", "/next?x=1&y=%C3%A9", uncounted, "put it into the url"),
-        (&other, &at("/page"), &at("/next?x=1&y=%C3%A9"), uncounted, "right address, put it into the url"),
-        (&other, &at("/caf\u{e9}"), &at("/caf%C3%A9/"), uncounted, "right address, put it into the url"),
+        (&keyed, "/page", "/next?x=1&y=%C3%A9", uncounted, "put it in place of the old one"),
+        (&other, &at("/page"), &at("/next?x=1&y=%C3%A9"), uncounted, "right address, put it in place of the old one"),
+        (&other, &at("/caf\u{e9}"), &at("/caf%C3%A9/"), uncounted, "right address, put it in place of the old one"),
     ] {
         let reading = send(&sender(config.clone()), 1, &post(url, "{}")).await.reading;
         assert_eq!(reading.code.as_deref(), Some("redirect"));

@@ -93,6 +93,7 @@ impl Plan {
             ));
         }
         line(self.time(upstream));
+        self.held().into_iter().for_each(&mut line);
         self.bounds(args).into_iter().for_each(&mut line);
         self.budget().into_iter().for_each(&mut line);
         if self.unread {
@@ -268,6 +269,14 @@ impl Plan {
         }));
         bounds.extend(args.max_duration.map(|time| format!("this run sends nothing after {}", text::duration(time))));
         bounds
+    }
+
+    /// Of what is to do, what a pause keeps back.
+    fn held(&self) -> Option<String> {
+        let (until, are) = (self.held_until?, if self.held == 1 { "is" } else { "are" });
+        let held = text::counted(self.held, "item");
+        (self.held > 0)
+            .then(|| format!("{held} of these {are} held, by a pause that ends {} at the latest", text::end(until)))
     }
 
     /// How long it takes, as far as limits are known.
