@@ -251,7 +251,7 @@ impl Worker {
     /// How the whole job stands; of one that was removed, how it stood before.
     async fn ask_for_whole(&mut self) -> Result<(), Broken> {
         if let Some(status) = self.line.answer(self.store.status(self.job.id)).await? {
-            self.end.whole = Whole::of(&status);
+            self.end.whole = Whole::of(&status, &self.host);
         }
         Ok(())
     }

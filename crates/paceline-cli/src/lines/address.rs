@@ -64,7 +64,9 @@ impl Addresses {
 
     fn checked<'a>(&self, url: Cow<'a, str>) -> Result<Cow<'a, str>, String> {
         if self.hosts && url.is_empty() {
-            return Err("empty: expected a web address such as https://one.example/page, or a path".to_owned());
+            return Err(
+                "missing or empty: expected a web address such as https://one.example/page, or a path".to_owned()
+            );
         }
         without_blank(&url)?;
         let url = match self.api.as_deref().and_then(|api| below(&url, api)) {
@@ -364,6 +366,7 @@ mod tests {
         for (url, expected) in [
             ("https://other.example/a b/\u{e9}?q=\u{fc}", "has a blank: write it as %20"),
             ("/a b", "has a blank: write it as %20"),
+            ("", "missing or empty: expected a web address such as"),
             ("GET https://other.example/a", "begins with a method: remove that word"),
             ("https://other.example/s?q=a\"b", "the address has a \", which is to be written as %22"),
             ("https://api.example/v1/s?q=<b>", "the address has a <, which is to be written as %3C"),

@@ -24,13 +24,14 @@ pub(crate) struct Whole {
     pub(crate) again: u64,
     /// Hosts that work on it.
     pub(crate) hosts: u64,
-    /// For how long each host has said nothing that has blocks which are not over: the longest first.
+    /// For how long each other host has said nothing that has blocks which are not over: the longest first.
     pub(crate) silences: Vec<Duration>,
 }
 
 impl Whole {
-    pub(crate) fn of(status: &JobStatus) -> Self {
-        let at_work = status.workers.iter().filter(|worker| worker.blocks > 0);
+    /// As the host of that name sees it.
+    pub(crate) fn of(status: &JobStatus, me: &str) -> Self {
+        let at_work = status.workers.iter().filter(|worker| worker.blocks > 0 && worker.name != me);
         let mut silences: Vec<_> = at_work.map(|worker| worker.silence).collect();
         silences.sort_unstable_by(|a, b| b.cmp(a));
         Self {

@@ -322,7 +322,8 @@ impl Summary<'_> {
         let passed = |scope: &&ScopeSnapshot| scope.totals.of(Class::Success) > 0;
         let busiest = scopes.iter().filter(refused).filter(passed).max_by_key(|scope| scope.totals.sends)?;
         let of = if scopes.len() > 1 { format!("{}: ", text::printable(&busiest.name)) } else { String::new() };
-        Some(format!("{of}{}", busiest.estimate.as_ref()?))
+        // For how long nothing leaves is told with what is held.
+        Some(format!("{of}{}", busiest.estimate.as_ref()?.without_pause()))
     }
 
     /// Where most calls were refused, in many scopes: each learns its limit by itself, and nothing in the answers tells that one
@@ -398,7 +399,9 @@ impl Summary<'_> {
             }
             ScopeState::Stopped { reason } => {
                 // A reason of many hosts names its host, and says what to do.
-                let of = if reason.starts_with(&*scope.name) { String::new() } else { format!("{name}: ") };
+                let is_named =
+                    reason.starts_with(&format!("{} ", scope.name)) || reason.contains(&format!(" of {} ", scope.name));
+                let of = if is_named && !scope.name.is_empty() { String::new() } else { format!("{name}: ") };
                 let then = match reason.contains("--stop-after-same") {
                     true => String::new(),
                     false => format!("; fix the cause, {AGAIN}"),

@@ -125,7 +125,7 @@ impl AdaptiveRate {
 
 impl RateEstimate {
     /// Its text, without how long nothing leaves.
-    pub(crate) fn without_pause(&self) -> String {
+    pub fn without_pause(&self) -> String {
         let open = match self.gate {
             GateState::Closed { wait } => format!("; no calls for {}", Ago(wait)),
             GateState::Open | GateState::Canary => String::new(),

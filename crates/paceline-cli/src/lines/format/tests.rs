@@ -34,6 +34,10 @@ fn fields_are_checked_before_anything_is_sent() {
              --format text with --model; jq -c . FILE puts each object on one line, jq -Rc \
              '{model:\"m\",messages:[{role:\"user\",content:.}]}' FILE makes a body of each line",
         ),
+        (
+            "https://one.example/page",
+            "invalid_json_line: a web address, where a JSON object was expected: add --format text",
+        ),
         (r#"{"custom_id":"a","url":"/x","body":{},"url":"/y"}"#, "invalid_json_line: duplicate key `url`"),
         (
             r#"{"custom_id":"a","url":"/x","body":{"model":"m","model":"n"}}"#,
