@@ -418,6 +418,18 @@ fn a_tier_of_one_host_behind_one_of_all_hosts_is_told_to_stand_first_and_hosts_a
     assert_eq!(shown(), server.url().replace("http://", ""), "a server at a port of its own is one host of several");
 }
 
+/// They were said to go to the new one.
+#[test]
+fn another_base_url_takes_no_lines_that_name_their_host() {
+    let (one, two) = (Server::new(|_| Reply::ok()), Server::new(|_| Reply::ok()));
+    let job = Job::with_input(&pages([&one, &one], 4));
+    let (code, log) = finish(job.run(&one).args(["--scope", "host", "--max-items", "2"]));
+    assert_eq!(code, 3, "{log}");
+    let (code, log) = finish(job.run(&two).args(["--scope", "host"]));
+    assert_eq!((code, one.count(), two.count()), (0, 4, 0), "{log}");
+    assert!(log.contains("the remaining items whose lines name no host of their own go to"), "{log}");
+}
+
 /// Twelve pages, each of which is refused more often than not: one limit may be over all of them.
 #[test]
 fn where_most_calls_of_many_scopes_are_refused_the_flag_that_makes_them_one_is_named() {
