@@ -165,7 +165,7 @@ impl JobEnd {
         let lease = LEASE.as_secs();
         let heard = |silence: &Duration| {
             let silence = text::duration(Duration::from_secs(silence.as_secs()));
-            format!("last heard of {silence} ago: others may take its lines {lease} s after its last word")
+            format!("last heard of {silence} ago: a worker takes its lines once it has waited {lease} s for a word")
         };
         let at = match silences.first().map(heard) {
             None => "at no worker: the next run takes them".to_owned(),
@@ -247,7 +247,7 @@ impl HostView {
         if let Some(silence) = self.silence.filter(|silence| may_take && is_long(*silence)) {
             let silence = text::duration(Duration::from_secs(silence.as_secs()));
             return Some(format!(
-                "waiting for the lines of a worker that has said nothing for {silence}: this one takes them after {} s of that",
+                "waiting for the lines of a worker that has said nothing for {silence}: this one takes them once it has waited {} s for a word",
                 LEASE.as_secs()
             ));
         }
