@@ -129,15 +129,21 @@ pub(crate) fn calls(counts: &JobCounts, running: bool) -> String {
     }
 }
 
-/// Calls that a run cut off as it ended, or was killed; of `unsure` of them it is not known whether they had left. `by_gateway`:
-/// how many times a gateway may have sent each of them again, which only its answer would have told, as which it had sent.
-pub(crate) fn cut_off(calls: u64, unsure: u64, by_gateway: Option<u32>) -> String {
-    let up_to = if unsure > 0 { "up to " } else { "" };
+/// Calls that a run cut off as it ended, or was killed; of `unsure` of them it is not known whether they had left, and where
+/// notes are `lost` there may have been more. `by_gateway`: how many times a gateway may have sent each of them again, which only
+/// its answer would have told, as which it had sent.
+pub(crate) fn cut_off(calls: u64, unsure: u64, lost: bool, by_gateway: Option<u32>) -> String {
+    let bound = match (unsure, lost) {
+        (0, false) => "",
+        (0, true) => "at least ",
+        (_, false) => "up to ",
+        (_, true) => "about ",
+    };
     let (words, them) = match calls {
-        1 => (format!("{up_to}1 call was cut off before its answer; the provider may bill it"), "it"),
+        1 => (format!("{bound}1 call was cut off before its answer; the provider may bill it"), "it"),
         calls => {
             let calls = count(calls);
-            (format!("{up_to}{calls} calls were cut off before their answers; the provider may bill them"), "them")
+            (format!("{bound}{calls} calls were cut off before their answers; the provider may bill them"), "them")
         }
     };
     let Some(again) = by_gateway else { return words };
@@ -284,6 +290,16 @@ mod tests {
     fn thousands_are_apart() {
         assert_eq!([1, 999, 1_000, 12_345_678].map(count), ["1", "999", "1,000", "12,345,678"]);
         assert_eq!([counted(1, "item"), counted(1_000, "item")], ["1 item", "1,000 items"]);
+    }
+
+    #[test]
+    fn a_number_of_calls_that_were_cut_off_is_a_bound_only_where_each_was_noted() {
+        let began = [(0, false), (0, true), (3, false), (3, true)].map(|(unsure, lost)| {
+            let words = cut_off(15, unsure, lost, None);
+            words.split_once("15 calls").map(|(bound, _)| bound.to_owned()).expect("a number")
+        });
+        assert_eq!(began, ["", "at least ", "up to ", "about "]);
+        assert!(cut_off(1, 1, true, Some(2)).contains("up to 2 more that the gateway may have made for it"));
     }
 
     #[test]

@@ -77,7 +77,7 @@ impl Loader {
             .and_then(|()| conn.execute_batch(crate::usage::TABLE))
             .and_then(|()| conn.execute_batch(refused_answers::TABLE))
             .and_then(|()| conn.execute_batch(unanswered::TABLES))
-            .and_then(|()| unanswered::begin_run(conn, awaits_notes, 0))
+            .and_then(|()| unanswered::begin_run(conn, awaits_notes, 0).map(drop))
             .map_err(JournalError::sqlite("load"))?;
         Ok(loader)
     }

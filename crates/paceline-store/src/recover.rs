@@ -28,6 +28,8 @@ pub struct Recovery {
     pub interrupted: u64,
     /// Those of them whose call was noted as sent, and may be billed twice.
     pub in_flight: u64,
+    /// More of them may have been sent: no call of that run waited for its note.
+    pub calls_lost: bool,
 }
 
 /// Opens the files of a job and brings the journal up to them. When they do not fit together, nothing is changed.
@@ -62,8 +64,8 @@ pub(crate) fn recover(
     unanswered::count_cut_off(conn).map_err(JournalError::sqlite("write"))?;
     recovery.in_flight = unanswered::begun(conn).map_err(JournalError::sqlite("read"))?;
     recovery.interrupted = requeue(conn)?;
-    unanswered::begin_run(conn, awaits_notes, recovery.interrupted - recovery.in_flight)
-        .map_err(JournalError::sqlite("write"))?;
+    let begun = recovery.interrupted - recovery.in_flight;
+    recovery.calls_lost = unanswered::begin_run(conn, awaits_notes, begun).map_err(JournalError::sqlite("write"))?;
     bound_waits(conn, now)?;
     set_covered(conn, outputs.results.covered(), outputs.errors.covered())?;
     refused_answers::set_covered(conn, outputs.refused_answers.covered()).map_err(JournalError::sqlite("write"))?;

@@ -31,12 +31,14 @@ pub(crate) const TABLES: &str = "
 ";
 
 /// How the run that begins notes its calls. `begun`: items that the run before had begun, and neither ended nor noted as sent.
-pub(crate) fn begin_run(conn: &Connection, awaited: bool, begun: u64) -> rusqlite::Result<()> {
-    let lost =
+/// Returns whether that run may have sent calls without a note.
+pub(crate) fn begin_run(conn: &Connection, awaited: bool, begun: u64) -> rusqlite::Result<bool> {
+    let lost_now =
         begun > 0 && !conn.query_row("SELECT count(*) FROM note WHERE awaited", [], |row| row.get::<_, bool>(0))?;
-    let lost = lost || is_lost(conn)?;
+    let lost = lost_now || is_lost(conn)?;
     conn.execute("DELETE FROM note", [])?;
-    conn.execute("INSERT INTO note (awaited, lost) VALUES (?1, ?2)", params![awaited, lost]).map(drop)
+    conn.execute("INSERT INTO note (awaited, lost) VALUES (?1, ?2)", params![awaited, lost])?;
+    Ok(lost_now)
 }
 
 /// Whether an earlier run may have sent calls that nothing counts.

@@ -233,7 +233,9 @@ pub(crate) fn say(recovery: &Recovery, journal: Option<&Journal>, upstream: &Ups
                     "what may be called twice is sent again (and billed twice, perhaps); what may not is held, and the summary counts it"
                 }
             };
-            line += &format!("; {} may have been under way: {then}", text::counted(recovery.in_flight, "call"));
+            // Notes are written a moment later, unless a budget awaits them.
+            let bound = if recovery.calls_lost { "about" } else { "up to" };
+            line += &format!("; {bound} {} may have been under way: {then}", text::counted(recovery.in_flight, "call"));
         }
         tracing::info!("{line}");
     }

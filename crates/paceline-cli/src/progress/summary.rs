@@ -245,10 +245,10 @@ impl Summary<'_> {
                 text::counted(self.unwritten, "answer")
             ));
         }
-        let abandoned = self.counts.totals.abandoned;
+        let (abandoned, lost) = (self.counts.totals.abandoned, self.counts.calls_lost);
         lines.extend(
             (abandoned > self.unwritten)
-                .then(|| text::cut_off(abandoned - self.unwritten, self.counts.calls_unsure, self.by_gateway())),
+                .then(|| text::cut_off(abandoned - self.unwritten, self.counts.calls_unsure, lost, self.by_gateway())),
         );
         if self.unread {
             lines.push("the input was not read to its end: there may be more items".to_owned());

@@ -219,7 +219,7 @@ fn calls_that_a_kill_cut_off_count_with_what_they_reserved() {
     );
     assert!(log.contains("up to 4 calls were cut off before their answers; the provider may bill them"), "{log}");
     assert!(log.contains(&format!("; {used} of the tokens are estimated, for calls whose use is not known")), "{log}");
-    let told = "2 calls may have been under way: what may be called twice is sent again (and billed twice, perhaps); what may not is held";
+    let told = "; up to 2 calls may have been under way: what may be called twice is sent again (and billed twice, perhaps); what may not is held";
     assert!(log.contains(told), "{log}");
 }
 

@@ -42,6 +42,8 @@ fn killed_at_any_moment_it_goes_on() {
     let sure = (number("calls") - number("calls_unsure")) as usize;
     assert!(sure <= server.count(), "at least {sure} calls, of {}", server.count());
     assert!(log.contains("  at least "), "{log}");
+    let cut_off = format!("  about {} call", number("abandoned"));
+    assert_eq!(log.contains(&cut_off), number("calls_unsure") > 0, "{log}");
     assert_eq!(
         log.contains(" more may have been sent before a kill or a full disk)"),
         number("calls_unsure") > 0,

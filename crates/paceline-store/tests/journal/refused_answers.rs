@@ -112,7 +112,7 @@ fn answers_ahead_of_the_journal_are_taken_over_up_to_the_torn_line() {
         let tail = &answers[covered..cut];
         let whole = tail.iter().filter(|byte| **byte == b'\n').count();
         let torn = tail.iter().rev().take_while(|byte| **byte != b'\n').count();
-        let expected = Recovery { recorded: 0, cut: torn as u64, interrupted: 3, in_flight: 0 };
+        let expected = Recovery { recorded: 0, cut: torn as u64, interrupted: 3, in_flight: 0, calls_lost: true };
         assert_eq!(recovery, expected, "cut at byte {cut}: an answer that was refused ends no item");
         let counts = resumed.counts(NOW).unwrap();
         assert_eq!((counts.refused_answers, counts.totals.calls), (1 + whole as u64, 1 + whole as u64));
