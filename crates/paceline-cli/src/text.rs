@@ -110,22 +110,18 @@ pub(crate) fn fell_back(items: u64) -> String {
 }
 
 /// The calls of a job that a run works on, or none. Calls that were noted as they left when a run was killed, or ended on a full
-/// disk, may not have left, and others may have left without their notes.
-pub(crate) fn calls(counts: &JobCounts, running: bool) -> String {
+/// disk, may not have left, and others may have left without their notes. `of_run`: how many are of this run, where others came
+/// before.
+pub(crate) fn calls(counts: &JobCounts, running: bool, of_run: Option<u64>) -> String {
     let lost = counts.calls_lost || (!running && counts.in_flight > counts.under_way);
     let (sure, unsure) = (counts.totals.calls.saturating_sub(counts.calls_unsure), counts.calls_unsure);
-    let up_to = if lost { "about" } else { "up to" };
+    let (at_least, bound) = if lost { ("at least ", "about") } else { ("", "up to") };
+    let of_run = of_run.map(|calls| format!(", {} of them in this run", count(calls))).unwrap_or_default();
+    let known = format!("{at_least}{}{of_run}", counted(sure, "call"));
     match (sure, unsure) {
-        (sure, 0) if lost => format!("at least {}", counted(sure, "call")),
-        (sure, 0) => counted(sure, "call"),
-        (0, unsure) => format!("{up_to} {} that a kill or a full disk cut off", counted(unsure, "call")),
-        (sure, unsure) => {
-            let more = count(unsure);
-            format!(
-                "at least {} ({up_to} {more} more may have been sent before a kill or a full disk)",
-                counted(sure, "call")
-            )
-        }
+        (_, 0) => known,
+        (0, _) => format!("{bound} {} that a kill or a full disk cut off", counted(unsure, "call")),
+        _ => format!("{known}, and {bound} {} more that a kill or a full disk cut off", count(unsure)),
     }
 }
 
@@ -169,16 +165,21 @@ pub(crate) fn changed(key: &str, was: Option<&str>, is: Option<&str>) -> String 
 pub(crate) fn call_details(totals: &CallTotals, for_long: u64, of_run: &str) -> String {
     let after_errors = match totals.retries {
         0 => String::new(),
-        retries => format!(" ({} after an error)", count(retries)),
+        retries if retries == totals.resends => " after an error".to_owned(),
+        retries => format!(", {} of them after an error", count(retries)),
     };
-    let repeated = (totals.resends > 0).then(|| format!("{} repeated an item{after_errors}", count(totals.resends)));
+    let repeated = match totals.resends {
+        0 => None,
+        1 => Some(format!("1 was a repeat{after_errors}")),
+        resends => Some(format!("{} were repeats{after_errors}", count(resends))),
+    };
     let for_a_long_time = format!("refused for a long time{of_run}");
     let ends = [(totals.throttled, "rate-limited"), (for_long, &for_a_long_time), (totals.abandoned, "cut off")];
     let ends: Vec<_> =
         ends.iter().filter(|(calls, _)| *calls > 0).map(|(calls, end)| format!("{} {end}", count(*calls))).collect();
     match (repeated, ends.join(", ")) {
         (Some(repeated), ends) if ends.is_empty() => repeated,
-        (Some(repeated), ends) => format!("{repeated}; of all calls, {ends}"),
+        (Some(repeated), ends) => format!("{repeated}; of all calls {ends}"),
         (None, ends) => ends,
     }
 }
@@ -308,8 +309,29 @@ mod tests {
         let totals = CallTotals { calls: 2_000, resends: 1_500, retries: 3, throttled: 1_497, abandoned: 1 };
         assert_eq!(
             call_details(&totals, 2, ""),
-            "1,500 repeated an item (3 after an error); of all calls, 1,497 rate-limited, 2 refused for a long time, 1 cut off"
+            "1,500 were repeats, 3 of them after an error; of all calls 1,497 rate-limited, 2 refused for a long time, 1 cut off"
         );
+        let repeat = CallTotals { calls: 2, resends: 1, retries: 1, ..CallTotals::default() };
+        assert_eq!(call_details(&repeat, 0, ""), "1 was a repeat after an error");
+        let counts = |calls_lost, calls_unsure| {
+            let totals = CallTotals { calls: 1_081, ..CallTotals::default() };
+            JobCounts { totals, calls_lost, calls_unsure, ..JobCounts::default() }
+        };
+        for (counts, told) in [
+            (counts(false, 0), "1,081 calls, 56 of them in this run"),
+            (counts(true, 0), "at least 1,081 calls, 56 of them in this run"),
+            (
+                counts(false, 1),
+                "1,080 calls, 56 of them in this run, and up to 1 more that a kill or a full disk cut off",
+            ),
+            (
+                counts(true, 2),
+                "at least 1,079 calls, 56 of them in this run, and about 2 more that a kill or a full disk cut off",
+            ),
+            (counts(false, 1_081), "up to 1,081 calls that a kill or a full disk cut off"),
+        ] {
+            assert_eq!(calls(&counts, true, Some(56)), told);
+        }
     }
 
     #[test]

@@ -295,12 +295,12 @@ impl Summary<'_> {
     /// The calls of the job, those of this run where others came before, and what went wrong with them.
     fn calls(&self) -> String {
         let (totals, before) = (self.counts.totals, self.figures.calls_before);
-        let calls = text::calls(self.counts, true);
+        let calls = |of_run| text::calls(self.counts, true, of_run);
         let mut line = match totals.calls.saturating_sub(before) {
-            _ if before == 0 => calls,
-            0 if !self.is_left() => format!("nothing was left to send; {calls} in earlier runs"),
-            0 => format!("nothing could be sent; {calls} in earlier runs"),
-            now => format!("{calls} in all runs, {} in this one", text::count(now)),
+            _ if before == 0 => calls(None),
+            0 if !self.is_left() => format!("nothing was left to send; {} in earlier runs", calls(None)),
+            0 => format!("nothing could be sent; {} in earlier runs", calls(None)),
+            now => calls(Some(now)),
         };
         let of_run = if before == 0 { "" } else { " in this run" };
         let for_long = self.view.account.totals.of(Class::QuotaExhausted);

@@ -83,7 +83,7 @@ pub(super) fn tell_overwritten(args: &RunArgs, paths: &Paths) {
             "--overwrite {deletes} {} in {}, of {}{cost}",
             text::counted(results, "result"),
             paths.output.display(),
-            text::calls(&counts, false)
+            text::calls(&counts, false, None)
         );
     }
 }

@@ -166,7 +166,7 @@ pub(super) fn describe(
     ));
     let details = call_details(counts, snapshot);
     let colon = if details.is_empty() { "" } else { ": " };
-    let calls = text::calls(counts, running);
+    let calls = text::calls(counts, running, None);
     line(format!("{calls}{colon}{details}"));
     if counts.tokens_in + counts.tokens_out > 0 {
         line(format!("{} tokens in, {} out", number(counts.tokens_in), number(counts.tokens_out)));

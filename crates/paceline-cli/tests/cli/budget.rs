@@ -197,8 +197,7 @@ fn calls_that_a_kill_cut_off_count_with_what_they_reserved() {
     assert!(
         stats.contains(&format!("  budget: {spent}; 4"))
             && stats.contains(" of the tokens are estimated, for calls whose use is not known\n")
-            && stats
-                .contains(" 4 calls that a kill or a full disk cut off: 2 repeated an item; of all calls, 4 cut off\n"),
+            && stats.contains(" 4 calls that a kill or a full disk cut off: 2 were repeats; of all calls 4 cut off\n"),
         "{stats}"
     );
     let stats: Value = serde_json::from_str(&told(&["stats", "out.jsonl", "--json"])).expect("JSON");

@@ -112,7 +112,7 @@ fn refusals_for_a_long_time_are_those_of_one_run_and_are_told_as_that() {
     assert!(log.contains("1 call: 1 refused for a long time; "), "{log}");
     assert!(stats().contains("1 call: 1 refused for a long time\n"), "{}", stats());
     let log = run(&two);
-    assert!(log.contains("2 calls in all runs, 1 in this one: 1 refused for a long time in this run; "), "{log}");
+    assert!(log.contains("2 calls, 1 of them in this run: 1 refused for a long time in this run; "), "{log}");
     assert!(stats().contains("2 calls: 1 refused for a long time in the last run\n"), "{}", stats());
 }
 

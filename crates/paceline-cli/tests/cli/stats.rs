@@ -108,8 +108,8 @@ fn the_figures_of_stats_are_those_of_the_summary() {
             .map(|key| told[key].as_u64().unwrap_or_else(|| panic!("{key} of {told}")));
     for part in [
         format!("PARTIAL  {input} items: {succeeded} succeeded, {failed} failed, 0 skipped, 0 not finished\n"),
-        format!("  {calls} calls in all runs, 6 in this one: {resends} repeated an item ({retries} after an error); "),
-        format!("of all calls, {throttled} rate-limited; "),
+        format!("  {calls} calls, 6 of them in this run: {resends} were repeats, {retries} of them after an error; "),
+        format!("of all calls {throttled} rate-limited; "),
         format!("\n  {tokens_in} tokens in, {tokens_out} out\n"),
     ] {
         assert!(log.contains(&part), "{part} in {log}");
