@@ -82,8 +82,8 @@ pub(crate) enum InputError {
     },
     /// The file that the job began with, under other flags.
     #[error(
-        "{} is the input of this job, but {}, and with it the requests: use the former flags, or another output (--done with the \
-         results of this one takes its answers over, and no budget counts what they cost)",
+        "{} is the input of this job, but {}, and with it the requests: use the former flags, or another output, for which all are \
+         asked and paid for anew, and no budget counts what this job has spent",
         name(source_path),
         printable(changed.as_deref().unwrap_or(OF_REQUESTS))
     )]

@@ -51,6 +51,11 @@ fn a_table_is_prompts_by_a_template_and_keeps_its_ids() {
     let changed = "is the input of this job, but --max-output-tokens was not set, and is 9; --prompt-template was \"Weather in \
                    {{ city | trim }}? {{ note | default('') }}\", and is \"Snow in {{ city }}?\", and with it the requests: use";
     assert!(code == 2 && log.contains(changed), "another template is another job: {log}");
+    // Its answers are to other prompts, and are matched by their ids alone.
+    assert!(
+        log.contains("or another output, for which all are asked and paid for anew") && !log.contains("--done"),
+        "{log}"
+    );
 }
 
 #[test]
