@@ -1,7 +1,10 @@
 //! How a run opens its job: the input is read, or joined where many hosts work on it, and the journal is opened or begun.
 
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read};
 use std::path::Path;
 
+use flate2::read::MultiGzDecoder;
 use paceline::clock;
 use paceline_config::Upstream;
 use paceline_providers::Provider;
@@ -67,25 +70,38 @@ pub(super) async fn open(
 
 /// Tells what `--overwrite` deletes before it does: its answers were paid for.
 pub(super) fn tell_overwritten(args: &RunArgs, paths: &Paths) {
-    let Some(journal) = paths.journal.as_deref().filter(|journal| args.overwrite && journal.exists()) else { return };
+    if !args.overwrite {
+        return;
+    }
     let read = |reader: Reader| {
         Ok::<_, JournalError>((reader.counts_at_rest(clock::wall())?, reader.spent()?, reader.config_json()?))
     };
-    // Of one that is damaged nothing is known.
-    let Ok((counts, usage, config)) = Reader::open(journal).and_then(read) else { return };
-    let results = counts.succeeded + counts.fallback;
+    let journal = paths.journal.as_deref().filter(|journal| journal.exists());
+    let (results, of) = match journal.map(|journal| Reader::open(journal).and_then(read)) {
+        Some(Ok((counts, usage, config))) => {
+            let config = JobConfig::read(&config);
+            let used = Budget::new(config.budgets(), config.prices(), &usage, false).used();
+            let cost = used.in_one_line().map(|words| format!("; {words}")).unwrap_or_default();
+            (counts.succeeded + counts.fallback, format!("of {}{cost}", text::calls(&counts, false, None)))
+        }
+        // There is none, or it is damaged.
+        _ => (results_in(&args.output), "and no journal tells what they have cost".to_owned()),
+    };
     if results > 0 {
-        let config = JobConfig::read(&config);
-        let used = Budget::new(config.budgets(), config.prices(), &usage, false).used();
-        let cost = used.in_one_line().map(|words| format!("; {words}")).unwrap_or_default();
         let deletes = if args.dry_run { "would delete" } else { "deletes" };
-        tracing::warn!(
-            "--overwrite {deletes} {} in {}, of {}{cost}",
-            text::counted(results, "result"),
-            paths.output.display(),
-            text::calls(&counts, false, None)
-        );
+        let results = text::counted(results, "result");
+        tracing::warn!("--overwrite {deletes} {results} in {}, {of}", paths.output.display());
     }
+}
+
+/// So many lines stand in the results, which may be compressed; 0 where they cannot be read.
+fn results_in(output: &Path) -> u64 {
+    let file = File::open(output).ok().filter(|file| file.metadata().is_ok_and(|file| file.is_file()));
+    let Some(file) = file else { return 0 };
+    let is_packed = output.extension().is_some_and(|end| end == "gz");
+    let reader: Box<dyn Read> = if is_packed { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
+    let lines = BufReader::new(reader).split(b'\n').map_while(Result::ok);
+    lines.filter(|line| !line.is_empty()).count() as u64
 }
 
 /// Lets failed items wait again where that is asked for.

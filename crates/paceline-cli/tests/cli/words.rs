@@ -240,6 +240,14 @@ fn what_overwrite_deletes_is_told_before() {
     assert_eq!(code, 0, "{log}");
     assert!(log.contains("--overwrite deletes 2 results in ") && log.contains(", of 2 calls"), "{log}");
     assert!(!finish(Job::new(1).run(&server).arg("--overwrite")).1.contains("deletes"), "there is nothing");
+    // They were paid for, whatever became of the journal.
+    let told =
+        |what: &str| format!("--overwrite {what} 2 results in out.jsonl, and no journal tells what they have cost");
+    std::fs::remove_file(job.path("out.journal")).expect("it is there");
+    let (_, log) = finish(job.run(&server).args(["--overwrite", "--dry-run"]));
+    assert!(log.contains(&told("would delete")), "{log}");
+    let (code, log) = finish(job.run(&server).arg("--overwrite"));
+    assert!(code == 0 && log.contains(&told("deletes")), "{log}");
 }
 
 #[test]
