@@ -366,7 +366,8 @@ fn key(
     let rank = |setting: &Option<Setting>| setting.as_ref().map_or(0, |setting| setting.source().rank());
     match (&section.api_key_env, &section.api_key_file) {
         (Some(variable), Some(file)) if rank(&section.api_key_env) == rank(&section.api_key_file) => {
-            let expected = format!("not both: {} gives api_key_file = {:?}", file.source(), file.text);
+            // The key itself may stand there.
+            let expected = format!("not both: {} gives api_key_file too", file.source());
             return Err(variable.refuse(&ledger.name("api_key_env"), expected));
         }
         (Some(variable), _) if rank(&section.api_key_env) > rank(&section.api_key_file) => {

@@ -223,6 +223,11 @@ fn a_key_is_hidden_also_where_it_does_not_belong_or_is_not_one() {
     std::fs::write(job.path("paceline.toml"), config).expect("writable");
     let (code, log) = finish(job.paceline().arg("check"));
     assert!(code == 2 && log.contains("the key file ") && !log.contains("sesame"), "{log}");
+    for key in ["sk-sesame\"Q/+aB3cD4eF5gH6iJ7k&L8=m", "aB3cD4eF5gH6iJ7kL8mN9oP0qR1sT2uV"] {
+        let (code, log) = finish(job.run(&server).args(["--api-key-file", key]));
+        let told = format!("the key file {} cannot be read", job.path("[key]").display());
+        assert!(code == 2 && log.contains(&told) && !log.contains("6iJ7k") && !log.contains("sesame"), "{log}");
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use http::{HeaderMap, HeaderValue};
 use paceline_config::{Environment, InvalidKey, KeySource, Upstream};
 use paceline_providers::is_loopback;
-use paceline_providers::secrets::hidden;
+use paceline_providers::secrets::{SECRET, hidden, looks_secret};
 
 /// Why the key of an upstream cannot be used. The key itself is never named.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +63,7 @@ fn place(key: &KeySource) -> String {
 /// Where a key was looked for; a file with its folder.
 fn looked_at(key: &KeySource) -> String {
     match key {
-        KeySource::File(path) => absolute(path, &hidden(&path.display().to_string())),
+        KeySource::File(path) => absolute(path, &shown(path)),
         KeySource::None | KeySource::Variable { .. } => place(key),
     }
 }
@@ -145,8 +145,7 @@ fn assigned(text: &str) -> Option<&str> {
 }
 
 fn read_file(path: &Path) -> Result<String, KeyError> {
-    let shown = path.display().to_string();
-    let shown = hidden(&shown).into_owned();
+    let shown = shown(path);
     let unreadable = |error| KeyError::Unreadable { path: absolute(path, &shown), error };
     if is_pipe(path) {
         tracing::info!("the key is read from the pipe {shown}: this waits until another process writes to it");
@@ -156,6 +155,33 @@ fn read_file(path: &Path) -> Result<String, KeyError> {
     file.read_to_string(&mut key).map_err(unreadable)?;
     warn_if_exposed("the key file", &file, &shown);
     Ok(key)
+}
+
+/// A path as it may be shown. What of it is not there, and is no usual name, may be the key itself, put in place of its file.
+fn shown(path: &Path) -> String {
+    let is_there = |path: &&Path| path.as_os_str().is_empty() || path.symlink_metadata().is_ok();
+    let known = path.ancestors().find(is_there).unwrap_or(Path::new(""));
+    let rest = path.strip_prefix(known).unwrap_or(path);
+    let is_usual = rest.iter().all(|part| part.to_str().is_some_and(is_usual_name));
+    let shown = if is_usual { path.to_owned() } else { known.join(SECRET) };
+    hidden(&shown.display().to_string()).into_owned()
+}
+
+/// The longest word of a usual name of a file, in letters.
+const LONGEST_WORD: usize = 24;
+
+/// How often letters and digits of a usual name take turns, as in `key2-2026-11`.
+const MOST_TURNS: usize = 4;
+
+/// Whether a file may have this name, and no key looks like it: of words with a point, a line or a blank between them.
+fn is_usual_name(name: &str) -> bool {
+    let mut words = name.split([' ', '.', '_', '-']);
+    let is_word = |word: &str| word.chars().all(char::is_alphanumeric) && word.chars().count() <= LONGEST_WORD;
+    let turns = name
+        .chars()
+        .zip(name.chars().skip(1))
+        .filter(|(one, next)| one.is_alphanumeric() && next.is_alphanumeric() && one.is_numeric() != next.is_numeric());
+    words.all(is_word) && turns.count() <= MOST_TURNS && !looks_secret(name)
 }
 
 /// Where a file was looked for: its name as it is shown, below the folder of the process.
@@ -214,4 +240,31 @@ fn mode(file: &File) -> Option<u32> {
 #[cfg(not(unix))]
 const fn mode(_: &File) -> Option<u32> {
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_path_that_is_not_there_no_part_is_shown_that_may_be_a_key() {
+        let folder = std::env::temp_dir();
+        let in_it = |name: &str| folder.join(name).display().to_string();
+        for name in ["my.key", "openai_key-2026-11.txt", "secrets/key2", "Schl\u{fc}ssel 1", "of/many/folders/key"] {
+            assert_eq!(shown(Path::new(name)), name);
+            assert_eq!(shown(&folder.join(name)), in_it(name));
+        }
+        let keys = [
+            "aB3cD4eF5gH6iJ7kL8mN9oP0qR1sT2uV",
+            "sk-abcdefgh\"Q/+aB3cD4eF5gH6iJ7k&L8=m",
+            "abcdefghijklmnopqrstuvwxyz",
+            "hunter2!",
+            "me:sesame",
+            "words/aB3cD4eF5gH6",
+        ];
+        for key in keys {
+            assert_eq!(shown(Path::new(key)), SECRET, "{key}");
+            assert_eq!(shown(&folder.join(key)), in_it(SECRET), "{key}");
+        }
+    }
 }
