@@ -12,6 +12,7 @@ use crate::exit::Failure;
 use crate::lines::asked::{Additions, Shape};
 use crate::lines::columns;
 use crate::lines::doubts::{FirstLines, Gaps, one_line};
+use crate::lines::format::speaks_for_bodies;
 use crate::lines::table::{self, Error, Place};
 use crate::lines::template::Template;
 use crate::run_args::FormatFlag;
@@ -282,10 +283,11 @@ impl Converter {
         }
         if names.iter().any(|name| name.eq_ignore_ascii_case("url")) {
             names.iter_mut().for_each(|name| name.make_ascii_lowercase());
-        } else if !takes_bodies {
+        } else if !(takes_bodies && names.iter().any(|name| speaks_for_bodies(name))) {
             return Err(Error::Table(format!(
                 "its header, line 1, is {:?}: expected a column url (and method, headers, body, metadata, custom_id, as needed), \
-                 --endpoint PATH for rows that are bodies, or --model for prompts",
+                 --endpoint PATH for rows that are bodies, or for prompts --model, and --prompt-template where no column is \
+                 called prompt",
                 names.join(",")
             )));
         }

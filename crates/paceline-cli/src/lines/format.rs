@@ -370,17 +370,23 @@ fn guess(first: &[u8], endpoint: bool) -> Result<(Form, Why), String> {
     }
 }
 
+const KEYS: [(&str, Form); 7] = [
+    ("url", Form::Batch),
+    ("body", Form::Batch),
+    ("params", Form::Anthropic),
+    ("model", Form::Bare),
+    ("messages", Form::Bare),
+    ("input", Form::Bare),
+    ("prompt", Form::Bare),
+];
+
+/// Whether a key says that a line is a body.
+pub(super) fn speaks_for_bodies(key: &str) -> bool {
+    KEYS.contains(&(key, Form::Bare))
+}
+
 /// The form that a line's keys speak for, and the one that does.
 fn evident(members: &Members<'_>) -> Option<(Form, &'static str)> {
-    const KEYS: [(&str, Form); 7] = [
-        ("url", Form::Batch),
-        ("body", Form::Batch),
-        ("params", Form::Anthropic),
-        ("model", Form::Bare),
-        ("messages", Form::Bare),
-        ("input", Form::Bare),
-        ("prompt", Form::Bare),
-    ];
     KEYS.iter().find(|(key, _)| members.raw(key).is_some()).map(|(key, form)| (*form, *key))
 }
 

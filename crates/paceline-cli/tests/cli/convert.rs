@@ -173,6 +173,10 @@ fn a_table_with_urls_is_requests() {
     );
     let (code, log) = run(&job_of("in.csv", "name\nx\n"), &server, "in.csv", &[]);
     assert!(code == 2 && log.contains("its header, line 1, is \"name\": expected a column url"), "{log}");
+    // Also of an API that has an endpoint for bodies: none of its keys is a column.
+    let (code, log) = run(&job_of("in.csv", "id,text\n1,x\n"), &server, "in.csv", &["--upstream", "openai"]);
+    let told = "its header, line 1, is \"id,text\": expected a column url";
+    assert!(code == 2 && log.contains(told) && log.contains("for prompts --model, and --prompt-template"), "{log}");
 }
 
 #[test]
