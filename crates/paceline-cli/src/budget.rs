@@ -47,6 +47,8 @@ pub(crate) struct Expected {
     pub(crate) bytes: u64,
     /// The most tokens that the request allows for its answer.
     pub(crate) bound: Option<u64>,
+    /// It asks for a stream, which tells its usage only where that is asked for too.
+    pub(crate) streams: bool,
     /// What a token of its prompt may cost more than the price of input, in percent: it may be written into a provider's cache.
     pub(crate) dearer: u32,
     /// A dearer model that has answered in place of its own.
@@ -402,28 +404,10 @@ impl Budget {
             let model = if counted.model.is_empty() { "the server".into() } else { text::printable(&counted.model) };
             let [tokens, bound] = [counted.tokens_out, bound].map(text::count);
             tracing::warn!(
-                "{model} answered with {tokens} tokens although its request allows {bound} (such as max_tokens): the budget now \
-                 counts with {tokens}, or more where longer answers come"
+                "{model} exceeded the bound of {bound} tokens of its request (an answer had {tokens}): from now on each of its calls \
+                 reserves {tokens} tokens of the budget, or more where longer answers come"
             );
         }
-    }
-
-    /// Says once that what an answer used has to be estimated, or cannot be. `expected`: what counts of it.
-    fn tell_unreported(&self, expected: &Expected) {
-        if !self.has_an_end() || self.told_unreported.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        if expected.counts_nothing() {
-            return tracing::warn!(
-                "a call that has no tokens by its path, such as for pictures or sound, has no answer, or one that does not say how many \
-                 tokens it used: nothing counts for such calls, and the budget does not bound them"
-            );
-        }
-        tracing::warn!(
-            "an answer with a status of success does not say how many tokens it used, or says 0, as one that came cut off or is a web page \
-             does not: it may be billed, the budget counts it as long as its request allows, or as its text is, and the bill may differ; a stream tells it where the request asks for that (OpenAI's form: \
-             \"stream_options\": {{\"include_usage\": true}})"
-        );
     }
 
     /// Says once that a total has to be divided.
@@ -479,6 +463,12 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// Whether a request asks for a stream, as bodies are written: in a text of a prompt these quotes are escaped.
+pub(crate) fn asks_for_stream(body: &[u8]) -> bool {
+    let body = str::from_utf8(body).unwrap_or_default();
+    ["\"stream\":true", "\"stream\": true"].iter().any(|member| body.contains(member))
 }
 
 /// What each of so many calls used on average.

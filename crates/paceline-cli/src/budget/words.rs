@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use paceline_config::{Money, Price, Prices};
 use serde_json::{Value, json};
 
-use super::{Budget, BudgetKind, Exceeded, Ledger, Left, Sum};
+use super::{Budget, BudgetKind, Exceeded, Expected, Ledger, Left, Sum};
 use crate::text;
 
 /// What has been used of what there is, for people and scripts.
@@ -215,6 +215,33 @@ impl Budget {
         // What differs less is the same, as far as a mean can tell.
         let least = if most - least > most / ALIKE { least } else { most };
         [least, most].map(|rest| left_out.needs(purse).saturating_add(rest))
+    }
+
+    /// Says once that what an answer used has to be estimated, or cannot be. `expected`: what counts of it.
+    pub(super) fn tell_unreported(&self, expected: &Expected) {
+        if !self.has_an_end() || self.told_unreported.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        if expected.counts_nothing() {
+            return tracing::warn!(
+                "a call that has no tokens by its path, such as for pictures or sound, has no answer, or one that does not say how many \
+                 tokens it used: nothing counts for such calls, and the budget does not bound them"
+            );
+        }
+        let answer = match expected.bound {
+            Some(bound) => format!("as the {} that its request allows", text::counted(bound, "token")),
+            None => "by its text or as others were".to_owned(),
+        };
+        let of_streams = match expected.streams {
+            true => {
+                "; a stream has it where the request asks for that (OpenAI's form: \"stream_options\": {\"include_usage\": true})"
+            }
+            false => "",
+        };
+        tracing::warn!(
+            "an answer has no usage, or one of 0, so that what it costs is estimated: its prompt by its length, its answer {answer}; the \
+             bill may differ{of_streams}"
+        );
     }
 
     /// Says once that a call which used that has used more than there is.

@@ -21,7 +21,7 @@ use paceline_store::{ClaimedItem, Departure, Journal, ModelUsage, Room};
 use serde_json::value::RawValue;
 use tokio::sync::{oneshot, watch};
 
-use crate::budget::{Budget, Exceeded, Expected};
+use crate::budget::{Budget, Exceeded, Expected, asks_for_stream};
 use crate::calls::admission::{Admitted, InFlight};
 use crate::calls::entry;
 use crate::calls::handed::Gateway;
@@ -313,6 +313,7 @@ impl Context {
             is_untold: dialect.tells_no_tokens(&call.url, &call.body),
             bytes: item.src_len,
             bound,
+            streams: is_asked && asks_for_stream(&call.body),
             dearer: dearest.saturating_sub(100),
             dearer_model: None,
         }

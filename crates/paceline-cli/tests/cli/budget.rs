@@ -344,7 +344,7 @@ fn a_bound_that_the_server_ignores_protects_no_budget_and_is_told() {
     let job = Job::with_input(&(0..200).map(line).collect::<Vec<_>>().join("\n"));
     let (code, log) = finish(job.run(&server).args(["--pace", "none", "--budget-tokens", "20k"]));
     assert_eq!((code, server.count()), (3, 6), "3,030 each: {log}");
-    let told = "gpt-x answered with 3,000 tokens although its request allows 80 (such as max_tokens)";
+    let told = "gpt-x exceeded the bound of 80 tokens of its request (an answer had 3,000): from now on each of its calls reserves";
     assert_eq!(log.matches(told).count(), 1, "{log}");
 }
 
@@ -354,16 +354,18 @@ fn usage_that_is_zero_is_not_believed() {
     let zero = json!({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0});
     let server =
         Server::new(move |_| Reply::new(200, &json!({"choices": [{"message": {"content": text}}], "usage": zero})));
-    let body = json!({"model": "m", "messages": [{"role": "user", "content": "tell me more"}]});
-    let line = |n: usize| json!({"custom_id": n, "url": "/v1/chat/completions", "body": body}).to_string();
-    let job = Job::with_input(&(0..20).map(line).collect::<Vec<_>>().join("\n"));
-    let (code, log) = finish(job.run(&server).args(["--budget-tokens", "5k", "--concurrency", "1"]));
-    assert!(code == 3 && (4..=5).contains(&server.count()), "{} calls: {log}", server.count());
-    assert_eq!(
-        log.matches("an answer with a status of success does not say how many tokens it used, or says 0").count(),
-        1,
-        "{log}"
-    );
+    for streams in [false, true] {
+        let body = json!({"model": "m", "stream": streams, "messages": [{"role": "user", "content": "tell me more"}]});
+        let line = |n: usize| json!({"custom_id": n, "url": "/v1/chat/completions", "body": body}).to_string();
+        let job = Job::with_input(&(0..20).map(line).collect::<Vec<_>>().join("\n"));
+        let before = server.count();
+        let (code, log) = finish(job.run(&server).args(["--budget-tokens", "5k", "--concurrency", "1"]));
+        let calls = server.count() - before;
+        assert!(code == 3 && (4..=5).contains(&calls), "{calls} calls: {log}");
+        let told = "an answer has no usage, or one of 0, so that what it costs is estimated: its prompt by its length, its answer by";
+        assert_eq!(log.matches(told).count(), 1, "{log}");
+        assert_eq!(log.contains("\"stream_options\": {\"include_usage\": true}"), streams, "{log}");
+    }
 }
 
 #[test]
