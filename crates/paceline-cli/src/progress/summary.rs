@@ -170,7 +170,7 @@ impl Summary<'_> {
         if self.figures.cut_now > 0 {
             let answers = text::counted(self.figures.cut_now, "answer");
             line(format!(
-                "{answers} of this run ended at the limit on their tokens (such as max_tokens), not where the model was done"
+                "{answers} of this run ended at a bound on tokens (such as --max-output-tokens, or max_tokens of the request): cut short"
             ));
         }
         self.budget().in_one_line().into_iter().for_each(&mut line);

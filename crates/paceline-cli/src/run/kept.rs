@@ -121,9 +121,9 @@ fn tell_new_prices(journal: &Path, kept: &JobConfig, upstream: &Upstream) {
         return;
     }
     let counts = if was == is {
-        format!("what was used before counts as {is}, as it did")
+        format!("at the new ones what was spent so far counts as {is}, as it did")
     } else {
-        format!("what was used before counts as {is} now, and counted as {was}")
+        format!("at the new ones the {was} spent so far count as {is}")
     };
     let is_unlike = |(was, is): &(&ModelUsage, &ModelUsage)| prices_of_cached(before, was) != prices_of_cached(now, is);
     let older = used.iter().zip(&used_now).filter(is_unlike).map(|(was, _)| was.calls_of_older).sum();

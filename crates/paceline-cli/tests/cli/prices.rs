@@ -24,10 +24,14 @@ fn a_new_price_of_cached_input_counts_the_runs_before_anew() {
     let (used, log) = run("in=2.50,cached=0.125,out=10");
     assert!(near(used, 0.000_135) && log.contains("in=2.5,out=10,cached=0.125"), "{used} {log}");
     let (used, log) = run("in=2.50,cached=1.25,out=10");
-    let told = "prices changed since the last run of this job: what was used before counts as 0.0013 now, and counted as 0.0001";
-    assert!(near(used, 0.002_52) && log.contains(told) && !log.contains("older version"), "{used} {log}");
+    let told = "prices changed since the last run of this job: at the new ones the 0.0001";
+    let now = " spent so far count as 0.0013";
+    assert!(
+        near(used, 0.002_52) && log.contains(told) && log.contains(now) && !log.contains("older version"),
+        "{used} {log}"
+    );
     let (used, log) = run("in=2.50,out=10");
-    assert!(near(used, 0.007_53) && log.contains("counts as 0.0050 now, and counted as 0.0025"), "{used} {log}");
+    assert!(near(used, 0.007_53) && log.contains(" spent so far count as 0.0050"), "{used} {log}");
 }
 
 /// Pictures that are made: nothing in their requests says what they cost.
@@ -222,8 +226,8 @@ fn the_price_in_force_is_told_and_doubted() {
     );
     let (_, log) = run(&["--price", "in=0.0000025,out=0.00001"]);
     assert!(log.contains("the price in=0.0000025,out=0.00001 is of a million tokens, and below 0.001"), "{log}");
-    let told = "prices changed since the last run of this job: what was used before counts as 0.000000 now, and counted as 0.0000";
-    assert!(log.contains(told), "{log}");
+    let told = "prices changed since the last run of this job: at the new ones the 0.0000";
+    assert!(log.contains(told) && log.contains(" spent so far count as 0.000000"), "{log}");
     std::fs::write(job.path("paceline.toml"), "[upstream.generic.price]\n'gpt-4o' = 'in=2.50,out=10'\n")
         .expect("writable");
     let (_, log) = run(&[]);
@@ -344,7 +348,8 @@ fn what_a_write_into_a_cache_costs_can_be_given_and_counts_the_runs_before_anew(
         assert!((0.17..=0.20).contains(&used), "what a write costs is reserved, {upstream}: {used}: {log}");
         assert!(log.contains("price of a million tokens: in=3,out=15,cached_write=6"), "{log}");
         assert!(
-            log.contains("prices changed since the last run of this job: what was used before counts as 0.0247 now"),
+            log.contains("prices changed since the last run of this job: ")
+                && log.contains(" spent so far count as 0.0247"),
             "{log}"
         );
     }

@@ -178,7 +178,7 @@ fn answers_that_were_cut_at_their_limit_are_counted() {
     let job = Job::new(3);
     let (code, log) = finish(&mut job.run(&server));
     assert!(
-        code == 0 && log.contains("2 answers of this run ended at the limit on their tokens (such as max_tokens)"),
+        code == 0 && log.contains("2 answers of this run ended at a bound on tokens (such as --max-output-tokens, "),
         "{log}"
     );
     assert_eq!(job.summary()["cut_at_token_limit"], 2);
