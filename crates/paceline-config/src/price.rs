@@ -134,9 +134,8 @@ impl PriceError {
     }
 }
 
-const EXPECTED_PRICE: &str = "the price of a million tokens in and of a million out, each 0 to 1,000,000 and not both 0, such as in=2.50,out=10, and where \
-     input from the cache costs less, or a write into it more, these prices too, the first at most that of input: \
-     in=2.50,cached=1.25,cached_write=3.125,out=10";
+const EXPECTED_PRICE: &str = "prices of a million tokens, 0 to 1,000,000 and not all 0, such as in=2.50,out=10 (cached= and cached_write=, of input that \
+     is read from the provider's cache and written into it, are optional)";
 
 impl Price {
     /// What so many tokens cost.
@@ -180,8 +179,8 @@ impl Price {
         let parts = [self.input, self.output, self.cached.unwrap_or(0), self.cached_write.unwrap_or(0)];
         if parts.iter().any(|part| (1..1_000_000).contains(part)) {
             return Some(
-                "below 0.001, so that a budget may end nothing: where it is meant for one token, take a million times as much, and \
-                 for a thousand a thousand times",
+                "below 0.001: multiply a price per token by 1,000,000, and one per thousand tokens by 1,000; as it is, a budget may \
+                 never stop the job",
             );
         }
         let is_high = parts.iter().any(|part| *part > 10_000_000_000_000);
@@ -230,9 +229,13 @@ fn fault(parts: &[(&str, &str)]) -> Option<String> {
         let value = value(name).filter(|value| number(value).is_none())?;
         Some(format!("{name}={value} is no number such as 0.5"))
     });
+    let missing: Vec<_> = ["in=", "out="].into_iter().filter(|name| value(&name[..name.len() - 1]).is_none()).collect();
+    let are = if missing.len() == 1 { "is" } else { "are" };
+    let missing = (!missing.is_empty()).then(|| format!("{} {are} missing", missing.join(" and ")));
     let [input, cached] = ["in", "cached"].map(|name| value(name).and_then(number));
     let above = input.zip(cached).filter(|(input, cached)| cached > input);
-    wrong.or_else(|| above.map(|(input, cached)| format!("cached={cached} is more than in={input}")))
+    let above = above.map(|(input, cached)| format!("cached={cached} is more than in={input}"));
+    wrong.or(missing).or(above)
 }
 
 impl fmt::Display for Price {

@@ -76,7 +76,9 @@ fn what_is_no_price_is_refused_with_what_is_wrong() {
         ("in=0.15,cached=0.5,out=0.6", "; cached=0.5 is more than in=0.15"),
         ("in=1, out=1, cached=.5", "; cached=.5 is no number such as 0.5"),
         ("in=1,out=,cached=0.5", "; out= is no number such as 0.5"),
-        ("in=1,out=2,x=3", "out=10"),
+        ("in=0.15", "; out= is missing"),
+        ("0.15", "; in= and out= are missing"),
+        ("in=1,out=2,x=3", "are optional)"),
     ] {
         let message = wrong.parse::<Price>().expect_err(wrong).to_string();
         assert!(message.ends_with(fault), "{message}");
