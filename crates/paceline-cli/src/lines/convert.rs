@@ -443,8 +443,9 @@ impl Prompts {
         }
         let prompt = row.get(PROMPT).and_then(Value::as_str);
         prompt.map(str::to_owned).ok_or_else(|| {
-            let columns = columns::listed(row);
-            format!("no text in the column `prompt`: use --prompt-template; the {columns}")
+            let (columns, what) =
+                (columns::listed(row), if row.contains_key(PROMPT) { "no text in the" } else { "there is no" });
+            format!("{what} column `prompt`, and no --prompt-template; the {columns}")
         })
     }
 }

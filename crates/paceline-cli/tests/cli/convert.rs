@@ -316,7 +316,7 @@ fn what_makes_no_request_is_refused_by_row_and_name() {
             "in.csv",
             "a,b\n1,2\n1\n",
             CHAT.to_vec(),
-            "line 2: invalid_row: row 1: no text in the column `prompt`: use --prompt-template; the columns are a, b",
+            "line 2: invalid_row: row 1: there is no column `prompt`, and no --prompt-template; the columns are a, b",
         ),
         (
             "in.csv",

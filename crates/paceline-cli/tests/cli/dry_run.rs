@@ -263,7 +263,7 @@ fn a_budget_that_is_too_small_is_told() {
         assert_eq!(text.contains("be too small"), !expected.is_empty(), "{text}");
         let enough = "this budget is enough for one call for each item; retries cost extra";
         assert_eq!(text.contains(enough), expected.is_empty(), "{text}");
-        assert!(text.contains("the budget counts on the bounds that requests set"), "{text}");
+        assert!(text.contains("the budget holds only if the server keeps to the bounds that requests set"), "{text}");
     }
 }
 

@@ -194,6 +194,8 @@ fn a_dry_run_says_which_bound_on_answers_a_budget_is_enough_for_and_what_overwri
     let bound = text.split("with --max-output-tokens ").nth(1).and_then(|rest| rest.split(' ').next());
     let bound: u64 = bound.and_then(|bound| bound.parse().ok()).expect("a bound");
     assert!((180..190).contains(&bound), "0.0012 for the prompts, 0.0001 for ten tokens: {text}");
+    let less = dry(&job, &["--budget-cost", "0.0005", "--price", "in=1,out=10"]);
+    assert!(less.contains("--budget-cost is too small: the prompts alone take about 0.00"), "{less}");
     let server = Server::new(answering(1));
     assert_eq!(finish(job.run(&server).args(args).args(["--max-items", "4"])).0, 3);
     let text = dry(&job, &args);

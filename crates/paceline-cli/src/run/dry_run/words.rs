@@ -202,7 +202,9 @@ impl Plan {
             ));
         } else if self.has_budget() && self.tokens().1 > 0 {
             lines.push(
-                "the budget counts on the bounds that requests set on their answers (such as max_tokens)".to_owned(),
+                "the budget holds only if the server keeps to the bounds that requests set on their answers (such as \
+                 --max-output-tokens, or max_tokens)"
+                    .to_owned(),
             );
         }
         lines
@@ -223,14 +225,18 @@ impl Plan {
         });
         let words = |(enough, needed, left): (String, _, _)| {
             let flag = enough.split(' ').next().unwrap_or_default();
-            match self.unbounded {
-                0 => format!(
+            match (self.unbounded, self.tokens().1) {
+                (0, _) => format!(
                     "{flag} may be too small: about {needed} can be needed, with {}, and {left} are left; {enough} has room for that",
                     self.as_long()
                 ),
+                (_, 0) => format!(
+                    "{flag} is too small: the prompts alone take about {needed}, and {left} are left; answers come on top: take more \
+                     than {enough}"
+                ),
                 _ => format!(
-                    "{flag} is too small: about {needed} are needed as far as requests set a bound, and {left} are left; \
-                     take more than {enough}"
+                    "{flag} is too small: prompts and the answers that have a bound take about {needed}, and {left} are left; other \
+                     answers come on top: take more than {enough}"
                 ),
             }
         };
