@@ -104,6 +104,18 @@ pub(crate) fn refused_answers(answers: u64, path: &Path) -> Option<String> {
     Some(format!("{answers} that --expect refused {are} in {} (and may be billed)", path.display()))
 }
 
+/// What may be wrong with what `--expect` asks for, where it refused all answers for that reason, and what becomes of those kept.
+pub(crate) fn about_expect(reason: &str, answers: u64, kept: &Path) -> Vec<String> {
+    let whole = "--expect checks the whole body of an HTTP answer, and not the text that a model wrote in it";
+    // A schema that names the place of that text is of a user who knows.
+    let whole = (!reason.contains("/content")).then(|| whole.to_owned());
+    let kept = (answers > 0).then(|| {
+        let kept = shell_word(&kept.display().to_string());
+        format!("once --expect is right, --done {kept} takes over the answers that match, and pays for none again")
+    });
+    whole.into_iter().chain(kept).collect()
+}
+
 /// The results of a fallback among the counts of a job, where there are any.
 pub(crate) fn fell_back(items: u64) -> String {
     if items > 0 { format!("{} by the fallback, ", count(items)) } else { String::new() }
@@ -301,6 +313,14 @@ mod tests {
         });
         assert_eq!(began, ["", "at least ", "up to ", "about "]);
         assert!(cut_off(1, 1, true, Some(2)).contains("up to 2 more that the gateway may have made for it"));
+    }
+
+    #[test]
+    fn what_a_schema_is_of_is_told_unless_it_names_the_place_of_a_models_text() {
+        let told = |reason| about_expect(reason, 3, Path::new("out.refused.jsonl"));
+        assert_eq!(told("/choices/0: missing properties 'rates'").len(), 2);
+        let kept = "once --expect is right, --done out.refused.jsonl takes over the answers that match, and pays for none again";
+        assert_eq!(told("/choices/0/message/content: want object, but got string"), [kept]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Answers of a hosted batch, or those that `--expect` refused before: imported instead of sending their items again.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -99,7 +100,10 @@ impl Given {
 /// The counts of a file's lines.
 #[derive(Default)]
 struct Tally {
-    taken: u64,
+    /// Items whose answers are taken.
+    taken: HashSet<u64>,
+    /// Lines of those items behind the first.
+    repeated: u64,
     ended: u64,
     unknown: u64,
     unsuccessful: u64,
@@ -109,10 +113,12 @@ struct Tally {
 
 impl Tally {
     fn say(&self, file: &Path) {
-        let mut line = format!("{} taken over from {}", text::counted(self.taken, "answer"), file.display());
+        let mut line =
+            format!("{} taken over from {}", text::counted(self.taken.len() as u64, "answer"), file.display());
         for (count, what) in [
             (self.unsuccessful, "without a success, so that the item is sent"),
             (self.unexpected, "with an answer that --expect refuses, so that the item is sent again"),
+            (self.repeated, "more for the same items"),
             (self.ended, "for an item that has ended already"),
             (self.unknown, "with an id that the input does not have"),
             (self.cut_off, "cut off at the end of the file, so that the item is sent"),
@@ -137,22 +143,21 @@ impl Job<'_> {
     fn record(&self, answers: &mut Vec<Given>, tally: &mut Tally) -> Result<(), Failure> {
         let ids: Vec<_> = answers.iter().map(|given| given.custom_id.clone()).collect();
         let found = self.journal.find(&ids).map_err(load::refused)?;
-        let mut taken = Vec::new();
         for (given, found) in answers.drain(..).zip(found) {
             match found {
-                Some((item, State::Waiting)) if !taken.contains(&item.ordinal) => {
+                Some((item, _)) if tally.taken.contains(&item.ordinal) => tally.repeated += 1,
+                Some((item, State::Waiting)) => {
                     if self.expected.is_some_and(|dialect| !given.is_success(dialect)) {
                         tally.unexpected += 1;
                         continue;
                     }
-                    taken.push(item.ordinal);
+                    tally.taken.insert(item.ordinal);
                     self.journal.finish(finished(&item, &given, &self.echo(&item)?), drop);
                 }
                 Some(_) => tally.ended += 1,
                 None => tally.unknown += 1,
             }
         }
-        tally.taken += taken.len() as u64;
         Ok(())
     }
 
@@ -160,6 +165,7 @@ impl Job<'_> {
     fn count(&self, failures: &mut Vec<CustomId>, tally: &mut Tally) -> Result<(), Failure> {
         for found in self.journal.find(failures).map_err(load::refused)? {
             match found {
+                Some((item, _)) if tally.taken.contains(&item.ordinal) => tally.repeated += 1,
                 Some((_, State::Waiting)) => tally.unsuccessful += 1,
                 Some(_) => tally.ended += 1,
                 None => tally.unknown += 1,

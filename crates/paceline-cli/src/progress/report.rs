@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::job::refused;
 use crate::lines::input::{Input, Span};
 use crate::lines::line;
+use crate::text;
 
 /// Why an item is not succeeded, or what it took.
 #[derive(Debug, Serialize)]
@@ -159,9 +160,23 @@ pub(super) const fn reason_text(reason: DeferReason) -> &'static str {
     match reason {
         DeferReason::ScopeStopped => "waiting until the cause is fixed",
         DeferReason::ScopeHeld => "waiting for a pause to end",
-        DeferReason::NotBefore => "put off alone until the next try",
+        DeferReason::NotBefore => "waiting until their own next try is due",
         DeferReason::NotStarted => "not started",
         DeferReason::RunBound => "left for the next run",
+    }
+}
+
+/// Adds those that wait for a cause to be fixed, and were not tried, to those whose last try tells the cause.
+pub(super) fn with_those_untried(groups: &mut Vec<(String, u64)>) {
+    let reason = reason_text(DeferReason::ScopeStopped);
+    let untried = groups.iter().position(|(label, _)| label == reason);
+    let tried =
+        groups.iter().position(|(label, _)| label.strip_prefix(reason).is_some_and(|why| why.starts_with(" (")));
+    if let Some((untried, tried)) = untried.zip(tried) {
+        let (items, (label, of_them)) = (groups[untried].1, &mut groups[tried]);
+        let why = label[reason.len()..].replacen(" (", &format!(" ({} of them: ", text::count(*of_them)), 1);
+        (*label, *of_them) = (format!("{reason}{why}"), *of_them + items);
+        groups.remove(untried);
     }
 }
 

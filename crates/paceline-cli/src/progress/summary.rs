@@ -209,12 +209,12 @@ impl Summary<'_> {
             self.always_throttled().into_iter().for_each(&mut line);
         }
         self.held_up.iter().cloned().for_each(&mut line);
-        self.end().into_iter().for_each(&mut line);
+        self.end(&paths.refused_answers).into_iter().for_each(&mut line);
         text
     }
 
-    /// Why the run ended before its items did, what it lost, and how to go on.
-    fn end(&self) -> Vec<String> {
+    /// Why the run ended before its items did, what it lost, and how to go on. `kept`: where answers are that `--expect` refused.
+    fn end(&self, kept: &Path) -> Vec<String> {
         let stop = self.stop();
         let more = match self.stopped_scopes {
             0 | 1 => String::new(),
@@ -223,11 +223,8 @@ impl Summary<'_> {
         let more = |stop: &StopReason| if stop.is_of_scopes() { more.as_str() } else { "" };
         let told = |stop: &StopReason| format!("stopped early: {}{}", text::printable(&stop.at_end()), more(stop));
         let mut lines: Vec<String> = stop.map(told).into_iter().collect();
-        if stop.is_some_and(StopReason::is_of_expect) {
-            lines.push(
-                "--expect checks the whole body of an HTTP answer, and not the text that a model wrote in it"
-                    .to_owned(),
-            );
+        if let Some(stop) = stop.filter(|stop| stop.is_of_expect()) {
+            lines.extend(text::about_expect(&stop.to_string(), self.counts.refused_answers, kept));
         }
         // Where a person has to put something right first, the bound says nothing.
         let other = stop.filter(|stop| self.has_begun_all && **stop != StopReason::MaxItems);
@@ -257,7 +254,8 @@ impl Summary<'_> {
             _ if !self.is_left() => {}
             Some(again) => {
                 if let Some(correction) = &self.correction {
-                    let place = if correction.by_model { ", in the input or by --model and --prompt-template" } else { "" };
+                    let by = ", in the input or by --model, --prompt-template, --body or --max-output-tokens";
+                    let place = if correction.by_model { by } else { "" };
                     let failed =
                         if correction.retries_failed { "--retry-failed sends those that failed, and " } else { "" };
                     lines.push(format!(
@@ -370,6 +368,7 @@ impl Summary<'_> {
             *items -= self.unwritten;
             groups.push(("whose answers could not be written".to_owned(), self.unwritten));
         }
+        report::with_those_untried(&mut groups);
         groups.iter().map(|(label, items)| format!("not finished: {} {label}", text::count(*items))).collect()
     }
 

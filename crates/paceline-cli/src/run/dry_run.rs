@@ -279,6 +279,8 @@ impl Plan {
         let failed_in = self.failed_in.get(&row.ordinal).map(|scope| &**scope);
         let failure = LastFailure { status, code, scope: &row.scope, failed_in, is_held: row.is_held() };
         let is_meant = !row.is_refused() && self.retry_failed && self.only.means(&failure);
+        // Of a success that was refused the code tells more.
+        let status = status.filter(|status| !(200..300).contains(status) || code.is_none());
         match is_meant {
             true => *self.again.entry((status, code.filter(|_| status.is_none()).map(str::to_owned))).or_default() += 1,
             false => self.stay_failed += 1,

@@ -43,8 +43,8 @@ fn answers_of_a_hosted_batch_are_taken_over_once() {
     assert_eq!((code, server.count()), (0, 7), "{log}");
     assert!(
         log.contains(
-            "2 answers taken over from output.jsonl; 2 lines without a success, so that the item is sent; 1 line for an \
-             item that has ended already; 2 lines with an id that the input does not have"
+            "2 answers taken over from output.jsonl; 2 lines without a success, so that the item is sent; 1 line \
+             more for the same items; 2 lines with an id that the input does not have"
         ),
         "{log}"
     );

@@ -109,6 +109,8 @@ fn a_bad_key_is_named_by_its_variable_and_never_shown() {
     let (code, log) = finish(&mut command);
     assert_eq!(code, 3, "{log}");
     assert!(log.contains("MY_KEY") && !log.contains("sk-very-secret"), "{log}");
+    assert!(log.contains("not finished: 50 waiting until the cause is fixed ("), "{log}");
+    assert!(log.contains(" of them: last answer: key or account refused)"), "{log}");
     assert_eq!(server.arrivals()[0].headers["authorization"], "Bearer sk-very-secret");
     assert!(job.ended_ids().is_empty());
     for file in ["out.report.jsonl", "out.journal", "summary.json"] {

@@ -3,7 +3,7 @@
 use paceline_store::work::{NewItem, State};
 use serde_json::json;
 
-use crate::bounded::Bounded;
+use crate::bounded::{Bounded, BoundedOutput};
 use crate::support::{Job, Reply, Server, finish, start};
 use crate::tasks_run::{Store, ran};
 
@@ -81,6 +81,10 @@ fn a_schema_that_no_answer_matches_ends_the_run_before_it_has_cost_every_try() {
     assert!(log.contains(&format!("the first 20 items all failed the same way with status 200: {WORDS}")), "{log}");
     assert!(log.contains("correct what --expect asks for, the requests, or the key and its header"), "{log}");
     assert!(log.contains("--expect checks the whole body of an HTTP answer"), "{log}");
+    assert!(
+        log.contains("once --expect is right, --done out.refused.jsonl takes over the answers that match"),
+        "{log}"
+    );
     let kept = job.lines("out.refused.jsonl");
     assert_eq!(kept.len(), server.count(), "each answer that came is kept: {log}");
     assert!(log.contains(&format!("{} answers that --expect refused are in out.refused.jsonl", kept.len())), "{log}");
@@ -213,10 +217,13 @@ fn refused_answers_are_taken_over_once_the_schema_is_corrected() {
     let (code, log) = finish(job.run(&server).args(flags));
     assert_eq!((code, server.count(), kept(&job).len()), (3, 4, 4), "{log}");
     let tokens = job.summary()["tokens_in"].clone();
+    let dry = job.run(&server).args(["--expect", "schema.json", "--retry-failed", "--dry-run"]).ended_with_output();
+    let told = "2 of 2 items that failed are sent again: 2 with schema_mismatch\n";
+    assert!(String::from_utf8_lossy(&dry.stdout).contains(told), "{dry:?}");
     std::fs::write(job.path("schema.json"), r#"{"type": "object", "required": ["rates"]}"#).expect("writable");
     let again = ["--expect", "schema.json", "--retry-failed", "--done", "out.refused.jsonl"];
     let (code, log) = finish(job.run(&server).args(again));
-    assert!(log.contains("2 answers taken over from out.refused.jsonl; 2 lines for an item that has ended"), "{log}");
+    assert!(log.contains("2 answers taken over from out.refused.jsonl; 2 lines more for the same items"), "{log}");
     assert_eq!((code, server.count(), &job.summary()["succeeded"]), (0, 5, &json!(3)), "{log}");
     assert_eq!((&job.summary()["tokens_in"], tokens), (&json!(15), json!(12)), "each call counts once: {log}");
     job.assert_adds_up(3);
