@@ -1,6 +1,7 @@
 //! Which items a run is for: those of some hosts, and of those that failed those with a status or a code.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -29,6 +30,9 @@ pub(crate) struct Only {
     /// Where those failed.
     #[arg(skip)]
     failed_at: Arc<Mutex<BTreeSet<String>>>,
+    /// The items that failed, by status, or by the code where there was no answer.
+    #[arg(skip)]
+    found: Arc<Mutex<BTreeMap<String, u64>>>,
 }
 
 /// How an item failed.
@@ -41,12 +45,20 @@ enum Kind {
     NotHeld,
 }
 
+/// So many kinds of failures are named.
+const SHOWN: usize = 6;
+
 /// The word for items that are not held.
 pub(crate) const NOT_HELD: &str = "not_held";
 
 impl Only {
     /// Whether an item that failed is meant.
     pub(crate) fn means(&self, failure: &LastFailure<'_>) -> bool {
+        if !self.takes_all() {
+            let kind = failure.status.map(|status| status.to_string()).or_else(|| failure.code.map(str::to_owned));
+            let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+            *found.entry(kind.unwrap_or_else(|| "no answer".to_owned())).or_default() += 1;
+        }
         let is_kind = |kind: &Kind| match kind {
             Kind::Status(statuses) => has_status(std::slice::from_ref(statuses), failure.status),
             Kind::Code(code) => failure.code == Some(code),
@@ -71,9 +83,19 @@ impl Only {
 
     /// Tells that no item that failed is meant: a status or a code may be mistyped.
     pub(crate) fn tell_none(&self) {
-        if !self.takes_all() {
-            tracing::warn!("no item that failed is one that --only-status and --only-host name: none is sent again");
+        if self.takes_all() {
+            return;
         }
+        let flags = [(!self.only_status.is_empty(), "--only-status"), (self.names_hosts(), "--only-host")];
+        let flags: Vec<_> = flags.iter().filter(|(is_given, _)| *is_given).map(|(_, flag)| *flag).collect();
+        let name = if flags.len() == 1 { "names" } else { "name" };
+        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kinds: Vec<_> = found.iter().collect();
+        kinds.sort_by_key(|(_, items)| Reverse(**items));
+        let told = |(kind, items): &(&String, &u64)| format!("{} ({})", text::printable(kind), text::count(**items));
+        let kinds: Vec<_> = kinds.iter().take(SHOWN).map(told).collect();
+        let have = if kinds.is_empty() { String::new() } else { format!("; failed items have {}", kinds.join(", ")) };
+        tracing::warn!("no failed item is what {} {name}, and none is sent again{have}", flags.join(" and "));
     }
 
     /// Whether it is for some hosts alone.
