@@ -138,9 +138,10 @@ fn taken_up(input: &Input, rewritten: bool, accept: bool) -> String {
     match (rewritten, accept) {
         (true, false) => format!("{} has another time of change, and the same lines: the job goes on", input.name()),
         (true, true) => format!("{} was written again: each line is sent as it stands now", input.name()),
-        (false, _) => "the requests are others than in the last run of this job (another input, --model or --prompt-template): items \
-                       are sent as they stand now"
-            .to_owned(),
+        (false, _) => {
+            let by = "or what makes its requests (--model, --prompt-template)";
+            format!("{} changed since the last run of this job, {by}: items are sent as they stand now", input.name())
+        }
     }
 }
 
@@ -152,7 +153,7 @@ pub(crate) fn refused(error: JournalError) -> Failure {
     if let Some(other) = job_of_that_journal(&error) {
         return Failure::refused(other);
     }
-    let other_input;
+    let (other_input, restarts);
     let advice = match &error {
         JournalError::OutputWithoutJournal { .. } => {
             "; a job with another output and --done RESULTS takes its answers over; --overwrite deletes it and starts again; without \
@@ -168,8 +169,8 @@ pub(crate) fn refused(error: JournalError) -> Failure {
             &other_input
         }
         JournalError::Damaged { .. } | JournalError::DamagedJournal { .. } => {
-            "; to keep its answers, start a job with another output and --done RESULTS; to discard them, use --overwrite; without \
-             the journal, what the job has spent of a budget is forgotten"
+            restarts = restarts_of_damaged(&error);
+            &restarts
         }
         error if error.may_not_be_opened() => {
             "; the journal or its folder may belong to another user, such as root after one run with sudo (ls -l shows whose it is)"
@@ -181,6 +182,21 @@ pub(crate) fn refused(error: JournalError) -> Failure {
         _ => "",
     };
     Failure::Refused(format!("{error}{advice}"))
+}
+
+/// What can be done about a file of a job that is damaged, but for restoring it.
+fn restarts_of_damaged(error: &JournalError) -> String {
+    let results = match error {
+        JournalError::Damaged { path, .. } => path.display().to_string(),
+        _ => "RESULTS".to_owned(),
+    };
+    // The others have no answers that are taken for successes.
+    let is_other = [".errors.jsonl", ".refused.jsonl"].iter().any(|end| results.ends_with(end));
+    let results = if is_other { "RESULTS".into() } else { text::shell_word(&results) };
+    format!(
+        "\n  to keep its answers, start a job with another output and --done {results}\n  to discard them, use --overwrite\n  unless it is \
+         restored, what the job has spent of a budget is forgotten"
+    )
 }
 
 /// Results whose journal is that of another job beside them, such as of `-o results` and `-o results.jsonl`: neither is to be

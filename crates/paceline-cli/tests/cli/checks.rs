@@ -329,9 +329,8 @@ const RESUMED: &[Case] = &[
             fs::write(job.path("out.journal"), bytes).expect("writable");
         },
         "the journal is damaged (database disk image is malformed); restore a copy of it, or move it and its results \
-         away to start again; to keep its answers, start a job with another output and --done RESULTS; to discard them, \
-         use --overwrite; without the journal, \
-         what the job has spent of a budget is forgotten",
+         away to start again\n  to keep its answers, start a job with another output and --done RESULTS\n  to discard them, \
+         use --overwrite\n  unless it is restored, what the job has spent of a budget is forgotten",
     ),
     case(
         "results that were changed",
@@ -341,9 +340,8 @@ const RESUMED: &[Case] = &[
             fs::write(job.path("out.jsonl"), results.replacen("item-0", "item-9", 1)).expect("writable");
         },
         "out.jsonl is damaged at byte 0: its lines are whole, but not those that its journal recorded; restore it, or \
-         move it and its journal away to start again; to keep its answers, start a job with another output and --done \
-         RESULTS; to discard them, use --overwrite; without the journal, \
-         what the job has spent of a budget is forgotten",
+         move it and its journal away to start again\n  to keep its answers, start a job with another output and --done \
+         out.jsonl\n  to discard them, use --overwrite\n  unless it is restored, what the job has spent of a budget is forgotten",
     ),
     case(
         "an input of another length",
