@@ -267,7 +267,7 @@ impl Summary<'_> {
                         let Enough { flag, amount, .. } = enough;
                         format!("continue with a larger budget, such as: {}", resume_command::with_flag(again, flag, amount))
                     }
-                    None => format!("continue with: {again}"),
+                    None => format!("continue {}with: {again}", stop.map(StopReason::goes_on).unwrap_or_default()),
                 });
             }
             None => lines.push(

@@ -212,6 +212,12 @@ impl StopReason {
         matches!(self, Self::Unreachable { .. } | Self::HostsUnreachable { .. })
     }
 
+    /// From when on the next run goes on, before its command; empty where it may at once.
+    pub(crate) fn goes_on(&self) -> String {
+        let Self::MaxWait { until, .. } = self else { return String::new() };
+        format!("after {} ", text::moment(*until))
+    }
+
     /// Whether its cure is another input. One host of many stops no command that goes on with the others.
     pub(crate) fn asks_for_corrected_requests(&self) -> bool {
         matches!(self, Self::SameFailure { scope: None, advice, .. } if *advice == CORRECT_REQUESTS)

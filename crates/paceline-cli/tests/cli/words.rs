@@ -16,7 +16,13 @@ fn summary(log: &str, server: &Server) -> String {
     let start = words.iter().filter_map(|word| log.find(word)).min().expect("a summary");
     let lines = log[start..].lines().map(|line| match line.split_once("this run took ") {
         Some((before, _)) => format!("{before}this run took TIME\n"),
-        None => line.replace(&server.url(), "URL").replace(env!("CARGO_BIN_EXE_paceline"), "paceline") + "\n",
+        None => {
+            let line = line.replace(&server.url(), "URL").replace(env!("CARGO_BIN_EXE_paceline"), "paceline") + "\n";
+            match line.strip_prefix("  continue after ").and_then(|rest| rest.split_once(" with: ")) {
+                Some((_, command)) => format!("  continue after TIME with: {command}"),
+                None => line,
+            }
+        }
     });
     let differs = ["  held: ", "estimated limit about", "stopped early: the next call can start"];
     lines.filter(|line| !differs.iter().any(|words| line.contains(words))).collect()
