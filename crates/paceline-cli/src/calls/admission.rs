@@ -174,7 +174,7 @@ impl Context {
             Admit::At { at, cause } => (format!(" ({})", text::exact(at - self.limiter.now())), cause),
             Admit::OnRelease { cause } => (String::new(), cause),
         };
-        tracing::trace!(scope = &**request.scope.name(), item = request.item, "waits for {cause}{wait}");
+        tracing::trace!(scope = &**request.scope.name(), ordinal = request.item, "waits for {cause}{wait}");
     }
 
     async fn has_room(&self) {

@@ -247,9 +247,11 @@ impl Summary<'_> {
             (abandoned > self.unwritten)
                 .then(|| text::cut_off(abandoned - self.unwritten, self.counts.calls_unsure, lost, self.by_gateway())),
         );
-        if self.unread {
-            lines.push("the input was not read to its end: there may be more items".to_owned());
-        }
+        let unread = match self.counts.input() {
+            0 => "nothing was begun",
+            _ => "the input was not read to its end: there may be more items",
+        };
+        lines.extend(self.unread.then(|| unread.to_owned()));
         match &self.again {
             _ if !self.is_left() => {}
             Some(again) => {

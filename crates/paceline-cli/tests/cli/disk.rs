@@ -131,6 +131,7 @@ fn a_run_that_finds_a_full_disk_waits_for_room_and_ends_after_max_wait() {
     let summary: Value =
         serde_json::from_slice(&std::fs::read(job.path("kept/tasks.json")).expect("told")).expect("JSON");
     assert_eq!((&summary["status"], &summary["stopped"]), (&json!("DEFERRED"), &json!("disk_full")), "{summary}");
+    assert!(new.contains("  nothing was begun\n") && !new.contains("there may be more items"), "{new}");
     for (log, ends) in [(new, "stopped early: "), (again, "stopped early: "), (tasks, "error: ")] {
         assert!(log.contains("free some space within 300ms"), "{log}");
         assert!(log.contains(&format!("{ends}the disk of {} is full", job.path("disk").display())), "{log}");

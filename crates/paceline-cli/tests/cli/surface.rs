@@ -67,6 +67,11 @@ fn each_level_of_verbose_says_more() {
     {
         assert!(most.contains(expected), "{expected} in {most}");
     }
+    // An item is named by its id.
+    assert!(
+        most.contains("item=\"item-") && !(0..3).any(|ordinal| most.contains(&format!("item={ordinal}"))),
+        "{most}"
+    );
 }
 
 #[test]
