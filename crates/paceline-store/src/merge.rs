@@ -29,6 +29,8 @@ pub struct Conflicts {
     /// Those of `first` have no ids but the numbers of their lines, `line-7`, which change where a line before them comes or
     /// goes.
     pub named_by_lines: bool,
+    /// Each of them is of an item that has ended.
+    pub all_ended: bool,
 }
 
 /// An item that is missing or changed in the new input, or must not be in it.
@@ -72,22 +74,22 @@ impl AllowedChanges {
     const fn conflicts(self) -> &'static str {
         match self {
             Self::Nothing => {
-                "SELECT item.line, was.line AS was, was.key FROM item_before AS was LEFT JOIN item ON item.key = was.key
+                "SELECT item.line, was.line AS was, was.key, was.state AS state FROM item_before AS was LEFT JOIN item ON item.key = was.key
                  WHERE item.id IS NULL OR item.body_hash <> was.body_hash"
             }
             Self::NotEnded => {
-                "SELECT item.line, was.line AS was, was.key FROM item_before AS was LEFT JOIN item ON item.key = was.key
+                "SELECT item.line, was.line AS was, was.key, was.state AS state FROM item_before AS was LEFT JOIN item ON item.key = was.key
                  WHERE was.state > 1 AND (item.id IS NULL OR item.body_hash <> was.body_hash)"
             }
             Self::FailedAndNotEnded => {
-                "SELECT item.line, was.line AS was, was.key FROM item_before AS was LEFT JOIN item ON item.key = was.key
+                "SELECT item.line, was.line AS was, was.key, was.state AS state FROM item_before AS was LEFT JOIN item ON item.key = was.key
                  WHERE was.state > 1 AND (item.id IS NULL OR (was.state <> 3 AND item.body_hash <> was.body_hash))"
             }
             Self::Failed => {
-                "SELECT item.line, was.line AS was, was.key FROM item_before AS was LEFT JOIN item ON item.key = was.key
+                "SELECT item.line, was.line AS was, was.key, was.state AS state FROM item_before AS was LEFT JOIN item ON item.key = was.key
                  WHERE item.id IS NULL OR (was.state <> 3 AND item.body_hash <> was.body_hash)
                  UNION ALL
-                 SELECT item.line, NULL, item.key FROM item LEFT JOIN item_before AS was ON was.key = item.key WHERE was.id IS NULL"
+                 SELECT item.line, NULL, item.key, NULL FROM item LEFT JOIN item_before AS was ON was.key = item.key WHERE was.id IS NULL"
             }
         }
     }
@@ -159,7 +161,8 @@ pub(crate) fn conflicts(conn: &Connection, may: AllowedChanges, limit: usize) ->
     };
     let (all, gone, new) = (count_of("TRUE")?, count_of("line IS NULL")?, count_of("was IS NULL")?);
     named_by_lines &= !first.is_empty();
-    Ok(Conflicts { first, count: all - gone.min(new), named_by_lines })
+    let all_ended = count_of("state IS NULL OR state < 2")? == 0;
+    Ok(Conflicts { first, count: all - gone.min(new), named_by_lines, all_ended })
 }
 
 /// Gives every item its former state, and drops the former items: those that have not ended and are gone,

@@ -177,7 +177,7 @@ pub(crate) fn conflicts(conflicts: &Conflicts, input: &str, accepted: bool, repa
     if !repaired {
         list += &format!("add --retry-failed if {their} failed, ");
     }
-    if !accepted {
+    if !accepted && !conflicts.all_ended {
         list += &format!("add --accept-changed-input if {their} {have} not ended, ");
     }
     list + "or use another output for the new input"
@@ -192,11 +192,14 @@ mod tests {
     #[test]
     fn a_line_that_moved_is_listed_twice_and_counts_once() {
         let [gone, new] = [(None, Some(5)), (Some(3), None)].map(|(line, before)| Conflict { line, before });
-        let told = |count| {
-            let found = Conflicts { first: vec![gone, new], count, named_by_lines: true };
-            conflicts(&found, "in.csv", false, true)
-        };
+        let found = |count, all_ended| Conflicts { first: vec![gone, new], count, named_by_lines: true, all_ended };
+        let told = |count| conflicts(&found(count, false), "in.csv", false, true);
         let once = told(1);
+        assert!(once.contains("add --accept-changed-input if its item has not ended"), "{once}");
+        let ended = conflicts(&found(1, true), "in.csv", false, false);
+        assert!(ended.ends_with(
+            "restore that line, add --retry-failed if its item failed, or use another output for the new input"
+        ));
         assert!(once.starts_with("1 line of in.csv changed") && !once.contains(" more"), "{once}");
         assert!(once.contains("lines without an id are named by their numbers"), "{once}");
         assert!(told(4).contains("\n  and 3 more\n"), "{}", told(4));
