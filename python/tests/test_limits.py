@@ -56,7 +56,7 @@ def test_calls_in_flight_are_bounded(clock):
     limiter = Limiter.in_flight(2, clock=clock)
     first, second = limiter.try_acquire(), limiter.try_acquire()
     assert limiter.try_acquire() is None
-    assert limiter.wait() == (None, "a free slot among its 2 calls in flight (the whole account)")
+    assert limiter.wait() == (None, "one of its 2 slots (concurrency), which are all in use (the whole account)")
     first.done()
     assert limiter.try_acquire() is not None
     second.withdraw()

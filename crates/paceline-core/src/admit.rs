@@ -400,7 +400,7 @@ impl fmt::Display for WaitCause {
                 f.write_str("the end of its one call in flight, for more at a time were refused")
             }
             Self::ScopeConcurrency { limit, learnt: false } => {
-                write!(f, "a free slot among its {limit} calls in flight")
+                write!(f, "one of its {limit} slots (concurrency), which are all in use")
             }
             Self::ScopeConcurrency { limit, learnt: true } => {
                 write!(f, "the end of one of its {limit} calls in flight, for more at a time were refused")

@@ -165,7 +165,9 @@ fn a_stop_says_why() {
 
 #[test]
 fn a_tier_whose_calls_in_flight_are_all_out_says_how_many_they_are() {
-    for (places, said) in [(2, "a free slot among its 2 calls in flight"), (1, "the end of its one call in flight")] {
+    for (places, said) in
+        [(2, "one of its 2 slots (concurrency), which are all in use"), (1, "the end of its one call in flight")]
+    {
         let config = PacerConfig { pace: Pace::Fixed, ..PacerConfig::default() };
         let config = config.with_tier("a", Limits::default()).with_tier_places("a", places).with_in_flight(40);
         let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sensible");
