@@ -192,6 +192,27 @@ fn events_that_a_host_refuses_hold_up_none_that_it_takes() {
     assert_eq!(&summary["failed"], &json!(0), "{log}");
 }
 
+/// A timer begins the worker each minute, and each start ends with the first wait.
+#[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
+fn a_start_that_waits_for_nothing_tests_a_stopped_host_and_delivers_once_that_is_back() {
+    let is_back = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&is_back);
+    let host = Server::new(move |_| match seen.load(Ordering::Relaxed) {
+        true => Reply::ok(),
+        false => Reply::error(410, "gone"),
+    });
+    let store = Store::new();
+    store.put(events(&host, "/in", "evt", 12, 0));
+    for calls in [4, 5, 6] {
+        let Ran { code, summary, log } = run(&store, &host, &["--max-wait", "0"]);
+        assert_eq!((code, host.count(), &summary["failed"]), (3, calls, &json!(0)), "{log}");
+    }
+    is_back.store(true, Ordering::Relaxed);
+    let Ran { code, summary, log } = run(&store, &host, &["--max-wait", "0"]);
+    assert_eq!((code, &summary["succeeded"], host.count()), (0, &json!(12), 6 + 12), "{log}");
+}
+
 /// A host asks for half a day. The worker ends meanwhile, and its next starts leave the host alone.
 #[test]
 fn a_pause_that_a_host_asked_for_binds_the_next_start() {

@@ -1,5 +1,6 @@
 //! Work that may be declined: under a pacer, in virtual time.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -83,7 +84,14 @@ impl World {
                 }
                 Err((after, why)) => {
                     let scope = Arc::clone(&task.item().group);
-                    StartDecision::Later(StartDelay { after, why: why.into(), scope, for_all, at_hand: true })
+                    StartDecision::Later(StartDelay {
+                        after,
+                        why: why.into(),
+                        scope,
+                        for_all,
+                        at_hand: true,
+                        in_this_run: false,
+                    })
                 }
             }
         }
@@ -118,7 +126,7 @@ impl World {
 /// An item does not begin for so long.
 fn declined<F>(task: &Task, after: Option<Duration>, why: &str, at_hand: bool) -> StartDecision<F> {
     let (why, scope) = (why.into(), Arc::clone(&task.item().group));
-    StartDecision::Later(StartDelay { after, why, scope, for_all: false, at_hand })
+    StartDecision::Later(StartDelay { after, why, scope, for_all: false, at_hand, in_this_run: false })
 }
 
 fn ten_a_second() -> PacerConfig {
@@ -395,6 +403,27 @@ async fn items_past_their_deadline_end_without_a_call_during_an_outage() {
         assert!(after.is_some_and(|after| after < S * 160), "{} after {after:?}", item.key);
         let begun = world.begun(&item.key);
         assert!(begun.iter().all(|at| at - begun[0] <= 120_100), "{}: {begun:?}", item.key);
+    }
+}
+
+/// Thirty items let others go first for two seconds, in a run that waits for nothing.
+#[tokio::test(start_paused = true)]
+async fn a_run_that_waits_for_nothing_begins_what_only_lets_others_go_first() {
+    for (in_this_run, calls) in [(true, 30), (false, 0)] {
+        let world = World::of(PacerConfig::default(), numbered("a", 30)).await;
+        let asked = Mutex::new(BTreeSet::new());
+        let work = |task: Task| {
+            if !asked.lock().unwrap().insert(task.key().to_owned()) {
+                return StartDecision::Now(std::future::ready(Ok(())));
+            }
+            let (why, scope) = ("a test".into(), Arc::clone(&task.item().group));
+            let (after, for_all, at_hand) = (Some(S * 2), false, true);
+            StartDecision::Later(StartDelay { after, why, scope, for_all, at_hand, in_this_run })
+        };
+        let config = SchedulerConfig { max_wait: Duration::ZERO, ..SchedulerConfig::default() };
+        let summary = world.scheduler(config).run_paced(work, std::future::pending()).await.unwrap();
+        let asked = asked.lock().unwrap().len();
+        assert_eq!((summary.calls, asked), (calls, 30), "what is due is looked at, whatever waits");
     }
 }
 

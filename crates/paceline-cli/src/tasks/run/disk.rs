@@ -1,10 +1,11 @@
 //! The disk of the store and of the answers, while a run goes on.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_store::DiskSpace;
-use paceline_store::work::WorkClock;
+use paceline_store::work::{StartDelay, Task, WorkClock};
 
 use super::shutdown::Shutdown;
 use crate::calls::disk_watch::{self, DiskWatch};
@@ -12,6 +13,12 @@ use crate::exit::Failure;
 
 /// How often a run looks whether its disk is full.
 const TICK: Duration = Duration::from_millis(500);
+
+/// What an item waits for while the disk is full.
+pub(super) fn waits_for_room(task: &Task) -> StartDelay {
+    let (why, scope) = ("room on the disk, which is full".into(), Arc::clone(&task.item().group));
+    StartDelay { after: None, why, scope, for_all: true, at_hand: true, in_this_run: false }
+}
 
 /// The space on that disk, and how long a run waits for it.
 #[derive(Debug)]

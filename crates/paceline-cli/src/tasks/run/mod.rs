@@ -31,8 +31,8 @@ use http::HeaderMap;
 use paceline::Limiter;
 use paceline_core::{Class, Cost, Outcome};
 use paceline_store::work::{
-    self, EndReason, Filter, Observer, Scheduler, SchedulerConfig, SchedulerEvent, StartDecision, StartDelay, State,
-    Task, WorkClock, WorkError, WorkStore,
+    self, EndReason, Filter, Observer, Scheduler, SchedulerConfig, SchedulerEvent, StartDecision, State, Task,
+    WorkClock, WorkError, WorkStore,
 };
 use paceline_store::{ScopeStatus, is_same_file};
 
@@ -418,9 +418,7 @@ impl Runs<'_> {
     /// Every start takes a permit, and every outcome is reported to the limiter, so that one throttle slows its whole scope.
     fn start(&self, task: Task, shutdown: &Shutdown, fail_fast: &FailFast) -> StartDecision<Trying> {
         let Some(room) = self.disk.space().room_for_answer() else {
-            let why = "room on the disk, which is full".into();
-            let scope = Arc::clone(&task.item().group);
-            return StartDecision::Later(StartDelay { after: None, why, scope, for_all: true, at_hand: true });
+            return StartDecision::Later(disk::waits_for_room(&task));
         };
         if let Some(reason) = fail_fast.keeps_back(task.item()) {
             return StartDecision::Stopped(reason);

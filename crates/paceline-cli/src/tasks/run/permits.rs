@@ -157,7 +157,7 @@ impl Permits {
                 let at_hand = reason.cause != WaitCause::Place { in_vain: true };
                 let after = self.share_comes_too_late(&reason.cause).or(after);
                 let why = reason.cause.to_string().into();
-                StartDecision::Later(StartDelay { after, why, scope: name, for_all, at_hand })
+                StartDecision::Later(StartDelay { after, why, scope: name, for_all, at_hand, in_this_run: false })
             }
             NotNow::Never(Error::TooLarge(too_large)) => {
                 let code = Some("too_large".to_owned());

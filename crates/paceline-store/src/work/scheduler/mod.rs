@@ -147,6 +147,9 @@ pub struct StartDelay {
     /// Where it waits for what is in flight: it is at hand when something ends. Otherwise it waits in the store, from where such
     /// items come again one after the other.
     pub at_hand: bool,
+    /// The run waits for it, however short its [`max_wait`](SchedulerConfig::max_wait) is: it lets others go first for a moment,
+    /// and begins then.
+    pub in_this_run: bool,
 }
 
 /// An item to be worked on.

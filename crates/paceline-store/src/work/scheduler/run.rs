@@ -16,7 +16,8 @@ use paceline_core::retry::Counted;
 use paceline_core::{Class, Instant, Rng, Timestamp};
 use tokio::task::{Id, JoinError, JoinSet};
 
-use self::store_batch::{StoreBatch, completed};
+use self::start::Awaited;
+use self::store_batch::{ReadAhead, StoreBatch, completed};
 use self::turns::Turns;
 use super::summary::{EndReason, Summary};
 use super::window::{HeldClaim, Window};
@@ -74,6 +75,7 @@ pub(super) struct Run<'a, W> {
     /// Since when all tries were failed probes of a failing server.
     probing_since: Option<Instant>,
     read_ahead: ReadAhead,
+    awaited: Awaited,
     rng: Rng,
     summary: Summary,
 }
@@ -125,6 +127,7 @@ where
             last_wait: None,
             probing_since: None,
             read_ahead: ReadAhead::default(),
+            awaited: Awaited::default(),
             rng: Rng::new(scheduler.clock.wall().as_millis() as u64),
             summary: nothing,
         };
@@ -326,7 +329,9 @@ where
             | Transition::NextRun => None,
         };
         if let Some(wait) = wait {
-            self.schedule_claim(self.scheduler.clock.now() + wait);
+            let due = self.scheduler.clock.now() + wait;
+            self.schedule_claim(due);
+            self.awaited.recorded(item.id, due);
         }
         match &outcome.decided {
             Some(decided) => self.scheduler.notify(&SchedulerEvent::Decided { item, decided, wait }),
@@ -404,6 +409,8 @@ where
             return None;
         }
         match self.earliest() {
+            // What is due begins, however short the longest wait is.
+            Some(at) if at <= now || self.awaited.is_by(at) => None,
             Some(at) => too_far(at.saturating_since(now), config.max_wait).then_some(EndReason::MaxWait),
             None => (!self.others).then_some(EndReason::Done),
         }
@@ -470,28 +477,4 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 /// Whether a wait is no shorter than the longest that a run takes. A part of it may have passed since it was chosen.
 fn too_far(wait: Duration, longest: Duration) -> bool {
     wait.saturating_add(longest / 100) >= longest
-}
-
-/// How many items are claimed beyond those that run: as many as end while the store works on a batch. Where the work takes longer
-/// than that it is none, so that other workers can claim them.
-#[derive(Debug, Default)]
-struct ReadAhead {
-    ended: usize,
-    ahead: usize,
-}
-
-/// The most items that are claimed ahead: memory is bounded, and so is what a dead worker holds up.
-const MOST_AHEAD: usize = 1_000;
-
-impl ReadAhead {
-    /// An item ended while the store worked on a batch.
-    fn count(&mut self) {
-        self.ended += 1;
-    }
-
-    /// The batch is done. Twice as many are wanted, since all that were claimed ahead may have ended; fewer are wanted by and by.
-    fn batch_done(&mut self) {
-        let wanted = (std::mem::take(&mut self.ended) * 2).min(MOST_AHEAD);
-        self.ahead = wanted.max((self.ahead * 3 + wanted) / 4);
-    }
 }

@@ -30,9 +30,10 @@ impl StoppedScopes {
         address: &str,
     ) -> Result<Option<TestCall>, StartDelay> {
         let mut stopped = self.lock();
+        // A run that ends with the first wait tests it too.
         let later = |after| {
             let why = WaitCause::Canary.to_string().into();
-            StartDelay { after, why, scope: scope.into(), for_all: false, at_hand: true }
+            StartDelay { after, why, scope: scope.into(), for_all: false, at_hand: true, in_this_run: true }
         };
         if stopped.in_test.contains(scope) {
             return Err(later(None));

@@ -1,5 +1,6 @@
 //! Starts due items, and delays those that the work declines.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +32,14 @@ where
             if self.in_flight.range((id, i64::MIN)..=(id, i64::MAX)).next().is_some() {
                 // A user cancelled it and let it wait again: one item is worked on once at a time.
                 let scope = Arc::clone(&held.claimed.item.group);
-                let wait = StartDelay { after: None, why: "its last try".into(), scope, for_all: false, at_hand: true };
+                let wait = StartDelay {
+                    after: None,
+                    why: "its last try".into(),
+                    scope,
+                    for_all: false,
+                    at_hand: true,
+                    in_this_run: false,
+                };
                 self.window.park(held, wait);
                 continue;
             }
@@ -81,6 +89,7 @@ where
                 self.release(None);
             }
         } else if far {
+            self.awaited.note(&held, wait.in_this_run);
             self.wait_in_store(held, after, wait.why, now);
         } else {
             self.window.delay(held, until);
@@ -89,6 +98,7 @@ where
 
     /// An item waits in the store for a place.
     fn wait_for_place(&mut self, held: HeldClaim, wait: StartDelay, now: Instant) {
+        self.awaited.note(&held, wait.in_this_run);
         let after = self.turns.next(now, wait.scope);
         self.note_declined(now + after, &wait.why);
         self.wait_in_store(held, after, wait.why, now);
@@ -165,6 +175,34 @@ async fn judged(scheduler: &Scheduler, claimed: &Arc<crate::work::Claimed>, fail
         scheduler.notify(&SchedulerEvent::JudgeTimedOut(item));
         None
     })
+}
+
+/// Items that begin in this run, however short its longest wait is, until it is recorded that they wait in the store; and when
+/// the last of them is due.
+#[derive(Debug, Default)]
+pub(super) struct Awaited {
+    items: BTreeSet<u64>,
+    until: Option<Instant>,
+}
+
+impl Awaited {
+    fn note(&mut self, held: &HeldClaim, is_awaited: bool) {
+        if is_awaited {
+            self.items.insert(held.claimed.item.id);
+        }
+    }
+
+    /// The store has it that an item is due then.
+    pub(super) fn recorded(&mut self, item: u64, due: Instant) {
+        if self.items.remove(&item) {
+            self.until = self.until.max(Some(due));
+        }
+    }
+
+    /// Whether one of them may be due then.
+    pub(super) fn is_by(&self, at: Instant) -> bool {
+        self.until.is_some_and(|until| at <= until)
+    }
 }
 
 /// The shortest wait of a declined item, and the pause before the next claim after one goes back into the store.

@@ -130,6 +130,30 @@ where
     }
 }
 
+/// How many items are claimed beyond those that run: as many as end while the store works on a batch. Where the work takes longer
+/// than that it is none, so that other workers can claim them.
+#[derive(Debug, Default)]
+pub(super) struct ReadAhead {
+    ended: usize,
+    pub(super) ahead: usize,
+}
+
+/// The most items that are claimed ahead: memory is bounded, and so is what a dead worker holds up.
+const MOST_AHEAD: usize = 1_000;
+
+impl ReadAhead {
+    /// An item ended while the store worked on a batch.
+    pub(super) fn count(&mut self) {
+        self.ended += 1;
+    }
+
+    /// The batch is done. Twice as many are wanted, since all that were claimed ahead may have ended; fewer are wanted by and by.
+    pub(super) fn batch_done(&mut self) {
+        let wanted = (std::mem::take(&mut self.ended) * 2).min(MOST_AHEAD);
+        self.ahead = wanted.max((self.ahead * 3 + wanted) / 4);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
