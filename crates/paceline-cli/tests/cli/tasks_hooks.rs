@@ -192,6 +192,36 @@ fn events_that_a_host_refuses_hold_up_none_that_it_takes() {
     assert_eq!(&summary["failed"], &json!(0), "{log}");
 }
 
+/// A customer moves to another path of its host, and its events after it, as docs/webhooks.md says.
+#[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
+fn events_that_a_person_moves_have_their_stopped_host_tested_at_once() {
+    let host = Server::new(|arrival| match arrival.path.as_str() {
+        "/old" => Reply::error(410, "gone"),
+        _ => Reply::ok(),
+    });
+    let store = Store::new();
+    store.put(events(&host, "/old", "evt", 8, 0));
+    let many = ["--http", "--base-url", &host.url(), "--scope", "host", "--concurrency", "1"];
+    let worker = begin(store.command().args(many).args(["--stop-after-same", "4", "--stay"]));
+    until(|| states(&store, "evt", 8, State::Deferred) == 8);
+    assert_eq!(host.count(), 4);
+    let moves = |words: &[&str]| {
+        let (code, text) = tasks(&store, "work.db", words);
+        assert_eq!(code, 0, "{text}");
+        text
+    };
+    moves(&["cancel", "--all"]);
+    let lines = moves(&["export", "--state", "cancelled"]);
+    moves(&["prune", "--older-than", "0", "--forget-keys"]);
+    std::fs::write(store.job.path("moved.jsonl"), lines.replace("/old", "/new")).expect("writable");
+    assert!(moves(&["add", "--http", "--from", "moved.jsonl"]).starts_with("8 added"));
+    until(|| states(&store, "evt", 8, State::Succeeded) == 8);
+    assert_eq!(host.count(), 4 + 8, "no call went to the old address");
+    signal("-TERM", worker.id());
+    worker.ended_with_output();
+}
+
 /// A timer begins the worker each minute, and each start ends with the first wait.
 #[test]
 #[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]

@@ -26,7 +26,7 @@ pub struct NewItem {
     pub group: String,
     /// Not before that time. Default: at once.
     pub not_before: Option<Timestamp>,
-    /// When it was added to the store that it was in before. Default: now.
+    /// When it was added to the store that it was in before: who moves it [sends](WorkItem::sent_for) for it. Default: now.
     pub created: Option<Timestamp>,
     /// It was in another store before, where its work was or may have been done.
     pub may_be_done: bool,
@@ -119,7 +119,7 @@ pub struct WorkItem {
     pub first: Option<Timestamp>,
     /// When it ended.
     pub ended: Option<Timestamp>,
-    /// When a person sent for it last ([`Amend::Retry`]), by the clock of the store.
+    /// When a person sent for it last ([`Amend::Retry`]), or [moved](NewItem::created) it, by the clock of the store.
     pub sent_for: Option<Timestamp>,
     /// When it succeeded, where a person has sent for it once more since ([`Amend::Again`]).
     pub delivered: Option<Timestamp>,

@@ -311,7 +311,7 @@ impl Tables {
             created: new.created.unwrap_or(now),
             first: None,
             ended: None,
-            sent_for: None,
+            sent_for: new.created.map(|_| now),
             delivered: None,
             deadline: new.deadline,
             last: None,

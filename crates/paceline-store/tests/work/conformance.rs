@@ -53,6 +53,7 @@ conformance!(
     an_item_is_in_doubt_until_a_server_has_looked_at_a_later_call,
     outcomes_are_taken_once,
     what_is_added_again_with_another_payload_is_told,
+    who_adds_what_was_in_another_store_sends_for_it,
     calls_that_only_tested_a_failing_server_are_counted_apart,
     a_cancelled_item_takes_no_outcome,
     a_try_counts_whose_item_was_cancelled_meanwhile,

@@ -7,7 +7,7 @@ use paceline_store::work::{
     Added, Amend, ClaimOutcome, Failure, Filter, NewItem, Pruned, PrunedKeys, RecordStatus, Said, State, Transition,
 };
 
-use crate::support::{Bench, LEASE, S, again, item, keys, of_group, outcome};
+use crate::support::{Bench, LEASE, S, START, again, item, keys, of_group, outcome};
 
 pub(crate) async fn a_person_retries_what_has_ended(on: Bench) {
     on.add([item("failed"), item("fell back"), item("done"), item("waits")]).await;
@@ -263,6 +263,15 @@ pub(crate) async fn what_is_added_again_with_another_payload_is_told(on: Bench) 
     assert_eq!(added, [Added::New, Added::Differs(waiting), Added::Known(waiting), Added::New]);
     let added = on.store.insert(vec![changed("a"), item("a"), item("b"), item("c")]).await.unwrap();
     assert_eq!(added, [Added::Differs(waiting), Added::Known(waiting), Added::Differs(waiting), Added::New]);
+}
+
+pub(crate) async fn who_adds_what_was_in_another_store_sends_for_it(on: Bench) {
+    let moved = NewItem { created: Some(START), ..item("moved") };
+    on.forward(S).await;
+    on.add([item("new"), moved]).await;
+    let sent_for = async |key| on.store.show(key).await.unwrap().unwrap().0.sent_for;
+    assert_eq!(sent_for("new").await, None);
+    assert!(sent_for("moved").await > Some(START), "by the clock of the store");
 }
 
 pub(crate) async fn what_waited_for_a_pause_that_is_over_is_due_and_keeps_its_bounds(on: Bench) {

@@ -131,18 +131,20 @@ async fn insert_new(tx: &Tx<'_>, new: &[&NewItem], now: Timestamp) -> Result<(),
     let keys: Vec<&str> = new.iter().map(|item| item.key.as_str()).collect();
     let deadlines: Vec<Option<i64>> = new.iter().map(|item| item.deadline.map(millis)).collect();
     let created: Vec<i64> = new.iter().map(|item| item.created.unwrap_or(now).as_millis()).collect();
+    let sent_for: Vec<Option<i64>> = new.iter().map(|item| item.created.map(|_| now.as_millis())).collect();
     let sent: Vec<i16> = new.iter().map(|item| 2 * i16::from(item.may_be_done)).collect();
     // Another process may have added the same key just now: then its item stays, and its payload.
     let rows = tx
         .query(
-            "INSERT INTO item (key, lane, not_before_ms, delay_ms, deadline_ms, created_ms, sent, in_doubt)
-             SELECT of.key, lane.id, of.not_before_ms, of.delay_ms, of.deadline_ms, of.created_ms, of.sent, of.sent > 0
-             FROM unnest($1::text[], $2::text[], $3::smallint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::smallint[])
+            "INSERT INTO item (key, lane, not_before_ms, delay_ms, deadline_ms, created_ms, sent, in_doubt, sent_for_ms)
+             SELECT of.key, lane.id, of.not_before_ms, of.delay_ms, of.deadline_ms, of.created_ms, of.sent, of.sent > 0, of.sent_for_ms
+             FROM unnest($1::text[], $2::text[], $3::smallint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::smallint[],
+                 $9::bigint[])
                  WITH ORDINALITY
-                 AS of(key, grp, priority, not_before_ms, delay_ms, deadline_ms, created_ms, sent, n)
+                 AS of(key, grp, priority, not_before_ms, delay_ms, deadline_ms, created_ms, sent, sent_for_ms, n)
              JOIN lane ON lane.grp = of.grp AND lane.priority = of.priority ORDER BY of.n
              ON CONFLICT (key) DO NOTHING RETURNING id, key",
-            &[&keys, &groups, &priorities, &due, &delay, &deadlines, &created, &sent],
+            &[&keys, &groups, &priorities, &due, &delay, &deadlines, &created, &sent, &sent_for],
         )
         .await?;
     let payloads: HashMap<&str, &str> = new.iter().map(|item| (item.key.as_str(), item.payload.as_str())).collect();

@@ -59,10 +59,11 @@ pub(super) fn insert(
     }
     let (not_before, delay) =
         new.waits_until(now).map_or((0, 0), |at| (at.as_millis(), millis(at.saturating_since(now))));
+    let sent_for = new.created.map(|_| clock::of_person(conn, now)).transpose()?;
     conn.prepare_cached(
         // A removed item's number is given again. Its fence is above all that a worker may still hold of the one before.
-        "INSERT INTO item (key, lane, not_before_ms, delay_ms, created_ms, deadline_ms, sent, in_doubt, fence)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7 > 0, ?8)",
+        "INSERT INTO item (key, lane, not_before_ms, delay_ms, created_ms, deadline_ms, sent, in_doubt, fence, sent_for_ms)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7 > 0, ?8, ?9)",
     )?
     .execute(params![
         new.key,
@@ -73,6 +74,7 @@ pub(super) fn insert(
         new.deadline.map(millis),
         2 * i64::from(new.may_be_done),
         now.as_millis(),
+        sent_for.map(Timestamp::as_millis),
     ])?;
     conn.prepare_cached("INSERT INTO payload (item, body) VALUES (?1, ?2)")?
         .execute(params![conn.last_insert_rowid(), new.payload])?;
