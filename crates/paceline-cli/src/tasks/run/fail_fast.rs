@@ -445,7 +445,7 @@ impl Watch {
     /// Why all of these stop something.
     fn same_failure(&self, keys: &BTreeSet<String>, failure: &Failure, are_first: bool) -> SameFailure {
         let advice = match self.command {
-            true => "correct the command",
+            true => "correct the command".to_owned(),
             false => same_failure::advice(failure, self.stays, are_first),
         };
         let which = if are_first { "first" } else { "last" };

@@ -4,6 +4,7 @@ use std::fmt;
 
 use paceline_store::work::Failure;
 
+use super::fail_fast::is_shut_to_caller;
 use crate::stops::fail_fast::{self, BANNED};
 
 /// Why a run ended, or nothing of a scope begins any more.
@@ -13,7 +14,7 @@ pub(super) struct SameFailure {
     pub(super) items: usize,
     /// How many of them may have been done, so that they do not wait again.
     pub(super) held: usize,
-    pub(super) advice: &'static str,
+    pub(super) advice: String,
     pub(super) message: String,
 }
 
@@ -42,31 +43,38 @@ impl SameFailure {
 }
 
 /// What can be done where requests all fail so: the first of their run or scope, or the last.
-pub(super) fn advice(failure: &Failure, stays: bool, are_first: bool) -> &'static str {
+pub(super) fn advice(failure: &Failure, stays: bool, are_first: bool) -> String {
     let Failure { status, code, unexpected, .. } = failure;
+    let banned = if stays { WHILE_STAYING } else { UNTIL_NEXT_RUN };
     match fail_fast::advice(*status, code.as_deref(), *unexpected, are_first) {
-        _ if *status == Some(GONE) => "if that address is gone for good, end its items by `paceline tasks cancel`",
-        _ if is_redirect(*status) => MOVED,
-        BANNED if stays => BANNED_WHILE_STAYING,
-        BANNED => BANNED_UNTIL_NEXT_RUN,
-        advice => advice,
+        _ if *status == Some(GONE) => GONE_FOR_GOOD.to_owned(),
+        _ if is_redirect(*status) => MOVED.to_owned(),
+        BANNED if is_shut_to_caller(*status) => format!("{SIGN_ANEW}; if the host keeps this machine out, {banned}"),
+        BANNED => format!("the host may keep this machine out for a while: {banned}"),
+        advice => advice.to_owned(),
     }
 }
 
 /// A host says that a thing is gone for good.
 const GONE: u16 = 410;
 
+/// What can be done then.
+const GONE_FOR_GOOD: &str = "if that address is gone for good, end its items by `paceline tasks cancel`";
+
 /// Where a redirect leads is told beside it. An item keeps its address.
 const MOVED: &str = "have the address that redirects put right; or move the items to the one that it names: `paceline tasks cancel` them, `export` \
                      them, `prune --forget-keys`, and `add` the lines with that address";
 
-/// What can be done where the items wait for the next run, ...
-const BANNED_UNTIL_NEXT_RUN: &str = "the host may keep this machine out for a while: run the same command again later (before it `paceline tasks retry`, \
-                                     if items have failed), and slower (--limit 1rps for all hosts together, or a tier with its `host` in paceline.toml)";
+/// What can be done where a host refuses all that it took before, and the items wait for the next run, ...
+const UNTIL_NEXT_RUN: &str = "run the same command again later (before it `paceline tasks retry`, if items have failed), and slower \
+                              (--limit 1rps for all hosts together, or a tier with its `host` in paceline.toml)";
 
 /// ... and where a worker stays.
-const BANNED_WHILE_STAYING: &str = "the host may keep this machine out for a while: send for its items later by `paceline tasks retry`, and \
-                                    give this host alone a lower limit (a tier with its `host` in paceline.toml)";
+const WHILE_STAYING: &str = "wait, give that host a lower limit (a tier with its `host` in paceline.toml), then `paceline tasks retry KEY`, or \
+                             --group, for its items";
+
+/// A receiver that no longer knows a signature answers as one that bans its caller.
+const SIGN_ANEW: &str = "if a signature or a secret has changed, sign the items anew (docs/webhooks.md)";
 
 /// What follows where a redirect leads.
 const REDIRECTS: &str = "; redirects are not followed";
@@ -95,7 +103,10 @@ mod tests {
         for (status, stays, named) in [
             (403, false, "run the same command again later (before it `paceline tasks retry`"),
             (404, false, "run the same command again later (before it `paceline tasks retry`"),
-            (403, true, "send for its items later by `paceline tasks retry`"),
+            (403, false, "if a signature or a secret has changed, sign the items anew (docs/webhooks.md); if the host"),
+            (401, true, "if a signature or a secret has changed, sign the items anew (docs/webhooks.md); if the host"),
+            (403, true, "then `paceline tasks retry KEY`, or --group, for its items"),
+            (404, true, "the host may keep this machine out for a while: wait, give that host a lower limit"),
             (308, false, "`paceline tasks cancel` them, `export` them"),
             (410, true, "end its items by `paceline tasks cancel`"),
         ] {

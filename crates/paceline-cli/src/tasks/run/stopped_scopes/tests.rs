@@ -132,7 +132,7 @@ async fn a_scope_is_told_of_once_and_keeps_its_reason() {
         which: "first",
         items: 20,
         held: 0,
-        advice: "see to it",
+        advice: "see to it".to_owned(),
         message: "all of the run failed".to_owned(),
     };
     stopped.note_alike(["gone", "other"].map(|name| (name.into(), all.clone())));
