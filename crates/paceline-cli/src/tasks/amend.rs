@@ -9,7 +9,7 @@ use paceline_store::work::{Amend, Filter, State, WorkClock, WorkItem, WorkStore}
 use paceline_store::{ACCOUNT, ScopeRow, ScopeStatus};
 use serde_json::json;
 
-use super::closed_scopes::{self, ClosedScopes};
+use super::closed_scopes::{self, ClosedScope, ClosedScopes, FAIL_APART, FAILING_EACH, Why};
 use super::groups;
 use super::list::state;
 use super::opened;
@@ -374,6 +374,29 @@ fn several_have(name: &str, items: &[Shown]) -> String {
 
 /// So many keys are named of items that have one id.
 const LISTED: usize = 20;
+
+impl ClosedScopes {
+    /// A line for each of those that a server holds, which no retry opens.
+    fn held(&self) -> impl Iterator<Item = String> {
+        self.0.iter().filter_map(|ClosedScope { name, until_ms, reason, .. }| {
+            let until = text::end(Timestamp::from_millis((*until_ms)?));
+            let line = format!(
+                "still held: all items of {name} until {until} ({reason}); --open {name} tries them all the same"
+            );
+            Some(text::printable(&line).into_owned())
+        })
+    }
+
+    /// A line for each of those whose calls fail, so that of the items that a person sends for one tests it.
+    fn failing(&self) -> impl Iterator<Item = String> {
+        let is_by_each = |reason: &str| reason == FAILING_EACH || reason.ends_with(FAIL_APART);
+        let is_tested = move |scope: &&ClosedScope| scope.why == Some(Why::Failing) && !is_by_each(&scope.reason);
+        self.0.iter().filter(is_tested).map(|scope| {
+            let name = text::printable(&scope.name);
+            format!("{name} fails: one of these items tests it next, and the others wait for how that ends")
+        })
+    }
+}
 
 /// Groups, the account, and scopes of the items, which go on waiting: a retry ends no pause that a server asked for, and of those
 /// that wait for a failing server one is called.

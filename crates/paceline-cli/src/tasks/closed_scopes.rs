@@ -139,9 +139,15 @@ pub(crate) async fn replace(store: &dyn WorkStore, before: Option<&str>, encoded
 /// What is told of a scope whose calls fail too seldom for a test of it by one of them.
 pub(crate) const FAILING_EACH: &str = "its calls fail; each item is tried again after its own wait";
 
-/// ... of one whose calls fail at one or two of its addresses: an item to another address tests nothing of theirs.
-pub(crate) const FAILING_APART: &str =
-    "calls to one or two of its addresses fail; one item of each is tried at a time, and the others of the host go on";
+/// ... of one whose calls fail at one or two of its addresses, which are these where they are known: an item to another address
+/// tests nothing of theirs.
+pub(crate) fn failing_apart(addresses: &[Arc<str>]) -> String {
+    let whose = if addresses.is_empty() { "one or two of its addresses".to_owned() } else { addresses.join(" and ") };
+    format!("calls to {whose} {FAIL_APART}")
+}
+
+/// How that ends.
+pub(crate) const FAIL_APART: &str = "fail; one item of each is tried at a time, and the others of the host go on";
 
 /// What is told of a scope that a person has opened.
 const OPENED: &str = "a person has opened it, and the next call tests it";
@@ -249,27 +255,6 @@ impl ClosedScopes {
     /// Those that are held until a time.
     pub(crate) fn holds(&self) -> impl Iterator<Item = &ClosedScope> {
         self.0.iter().filter(|scope| scope.until_ms.is_some())
-    }
-
-    /// A line for each of those that a server holds, which no retry opens.
-    pub(crate) fn held(&self) -> impl Iterator<Item = String> {
-        self.0.iter().filter_map(|ClosedScope { name, until_ms, reason, .. }| {
-            let until = text::end(Timestamp::from_millis((*until_ms)?));
-            let line = format!(
-                "still held: all items of {name} until {until} ({reason}); --open {name} tries them all the same"
-            );
-            Some(text::printable(&line).into_owned())
-        })
-    }
-
-    /// A line for each of those whose calls fail, so that of the items that a person sends for one tests it.
-    pub(crate) fn failing(&self) -> impl Iterator<Item = String> {
-        const BY_EACH: [&str; 2] = [FAILING_EACH, FAILING_APART];
-        let is_tested = |scope: &&ClosedScope| scope.why == Some(Why::Failing) && !BY_EACH.contains(&&*scope.reason);
-        self.0.iter().filter(is_tested).map(|scope| {
-            let name = text::printable(&scope.name);
-            format!("{name} fails: one of these items tests it next, and the others wait for how that ends")
-        })
     }
 
     /// Keeps those whose names are such.

@@ -123,7 +123,7 @@ fn a_customer_whose_endpoint_is_down_holds_up_no_other_of_its_host() {
     assert_eq!((code, &summary["succeeded"], &summary["failed"]), (3, &json!(20), &json!(10)), "{log}");
     assert_eq!(server.count(), 10 + 20, "{log}");
     let why = summary["scopes"][0]["reason"].as_str().unwrap_or_default();
-    assert!(why.contains("one or two of its addresses fail"), "{summary}");
+    assert!(why.starts_with(&format!("calls to {}/down fail; one item of each", server.url())), "{summary}");
 }
 
 /// Two customers share a host, and the endpoint of one takes calls and answers none.
@@ -140,6 +140,13 @@ fn a_customer_whose_endpoint_hangs_leaves_the_places_to_the_others_of_its_host()
     let mut run = with_slow_breaker(&store, &server);
     let worker = begin(run.args(["--concurrency", "4", "--timeout", "2s", "--stay"]));
     until(|| states(&store, "well", 20, State::Succeeded) == 20);
+    let why = format!(
+        ": calls to {}/hangs fail; one item of each is tried at a time, and the others of the host go on",
+        server.url()
+    );
+    until(|| shown(&store, &["report"]).contains(&why));
+    let told = shown(&store, &["retry", "--all"]);
+    assert!(!told.contains(" fails: one of these items tests it next"), "the others do not wait for that: {told}");
     signal("-KILL", worker.id());
     worker.ended_with_output();
 }

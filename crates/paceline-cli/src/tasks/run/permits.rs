@@ -207,7 +207,7 @@ fn request_of(item: &WorkItem, scope: ScopeId, cost: Cost, address: Option<&str>
 }
 
 /// By which the receiver behind an address is known apart from others of its host.
-fn number_of(address: &str) -> u64 {
+pub(super) fn number_of(address: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     address.hash(&mut hasher);
     hasher.finish()

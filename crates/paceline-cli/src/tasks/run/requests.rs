@@ -326,6 +326,9 @@ impl Requests {
             // Before the permit is given back, and others of the scope begin.
             let heard = |name: &str| self.stopped.heard(name, reading.class, reading.unexpected);
             stops_again = heard(&scope) | heard(address);
+            if self.addresses.hosts {
+                self.stopped.ended_at(&scope, address, reading.class);
+            }
             if self.addresses.hosts && reading.class == Class::Throttled && reading.wait.is_none() {
                 self.stopped.throttled(&scope, task.claimed_at());
             }
@@ -334,11 +337,8 @@ impl Requests {
                     of_item(task, answer.status(), reading, &self.upstream)
                 }
                 Err(NoAnswer::Tls(message)) => {
-                    let address = match self.addresses.hosts {
-                        true => scope.clone(),
-                        false => upstream::destination(&self.upstream).to_string(),
-                    };
-                    Reading { message: Some(format!("cannot call {address}: {message}")), ..reading }
+                    let message = format!("cannot call {}: {message}", self.destination(&scope));
+                    Reading { message: Some(message), ..reading }
                 }
                 _ => reading,
             }
@@ -371,6 +371,14 @@ impl Requests {
                 }
                 Err(Failure { is_for_group: failure.is_for_group && with_group, spares_group, ..failure })
             }
+        }
+    }
+
+    /// Where the calls of a scope go, for people.
+    fn destination(&self, scope: &str) -> String {
+        match self.addresses.hosts {
+            true => scope.to_owned(),
+            false => upstream::destination(&self.upstream).to_string(),
         }
     }
 

@@ -72,6 +72,8 @@ struct Stopped {
     opened_early: BTreeSet<Arc<str>>,
     throttling: BTreeMap<Arc<str>, Timestamp>,
     due: BTreeMap<Arc<str>, DueItems>,
+    /// Addresses of scopes whose last calls failed.
+    failing: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
     /// What this worker told the store.
     told: ClosedScopes,
     /// What other workers told it, and those of them of which a call has succeeded here since.

@@ -1,13 +1,15 @@
 //! What a worker tells the store of scopes that may not send.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use paceline::Limiter;
-use paceline_core::{ScopeAnswers, ScopeState, Timestamp};
+use paceline_core::{Class, ScopeAnswers, ScopeSnapshot, ScopeState, Timestamp};
 
-use super::{Stopped, Why};
-use crate::tasks::closed_scopes::{ClosedScope, FAILING_APART, FAILING_EACH};
+use super::{Stopped, StoppedScopes, Why};
+use crate::tasks::closed_scopes::{ClosedScope, FAILING_EACH, failing_apart};
+use crate::tasks::run::permits::number_of;
 
 /// What is told of a scope whose server fails.
 const FAILING: &str = "its calls fail; one item at a time is tried, and the others wait";
@@ -18,7 +20,49 @@ const UNANSWERED: &str = "it does not answer; one item at a time is tried, and t
 /// A shorter hold is none to tell of.
 const SHORT: Duration = Duration::from_secs(1);
 
+/// What fails at more addresses of a scope is its server's.
+const FEW: usize = 2;
+
+/// So many addresses of a scope are remembered as failing.
+const MOST_FAILING: usize = 50;
+
+impl StoppedScopes {
+    /// A call to an address of a scope has ended so.
+    pub(in crate::tasks::run) fn ended_at(&self, scope: &str, address: &str, class: Class) {
+        let mut stopped = self.lock();
+        let failing = &mut stopped.failing;
+        if matches!(class, Class::Transient | Class::Overloaded) {
+            let of_scope = failing.entry(scope.into()).or_default();
+            if of_scope.len() < MOST_FAILING {
+                of_scope.insert(address.into());
+            }
+        } else if class != Class::Abandoned
+            && let Some(of_scope) = failing.get_mut(scope)
+            && of_scope.remove(address)
+            && of_scope.is_empty()
+        {
+            failing.remove(scope);
+        }
+    }
+}
+
 impl Stopped {
+    /// Why calls of a scope fail that is not held, for people, if they do.
+    fn why_it_fails(&self, scope: &ScopeSnapshot) -> Option<String> {
+        let hangs = scope.answers == ScopeAnswers::Missing;
+        let is_apart =
+            |address: &&Arc<str>| scope.fails_for.is_empty() || scope.fails_for.contains(&number_of(address));
+        let apart: Vec<_> =
+            self.failing.get(&*scope.name).into_iter().flatten().filter(is_apart).take(FEW + 1).cloned().collect();
+        let apart = if apart.len() > FEW { Vec::new() } else { apart };
+        Some(match scope.failing_since {
+            None if !scope.fails_for.is_empty() || (hangs && !apart.is_empty()) => failing_apart(&apart),
+            _ if hangs => UNANSWERED.to_owned(),
+            Some(_) => FAILING.to_owned(),
+            None => scope.no_success_since.map(|_| FAILING_EACH.to_owned())?,
+        })
+    }
+
     /// The scopes that may not send: stopped ones, those that are still to be tested, and those that a server holds. `wall`: the
     /// time by the clock of the store.
     pub(super) fn closed(&mut self, wall: Timestamp, limiter: &Limiter) -> Vec<ClosedScope> {
@@ -36,16 +80,8 @@ impl Stopped {
                 continue;
             }
             let Some((until, cause)) = hold.filter(|(until, _)| *until > now + SHORT) else {
-                let hangs = scope.answers == ScopeAnswers::Missing;
-                let fails_apart = !scope.fails_for.is_empty();
-                if hangs || fails_apart || scope.failing_since.or(scope.no_success_since).is_some() {
-                    let reason = match scope.failing_since {
-                        _ if hangs => UNANSWERED,
-                        Some(_) => FAILING,
-                        None if fails_apart => FAILING_APART,
-                        None => FAILING_EACH,
-                    };
-                    let reason = reason.to_owned();
+                if let Some(reason) = self.why_it_fails(&scope) {
+                    let hangs = scope.answers == ScopeAnswers::Missing;
                     let places = hangs.then_some(scope.concurrency.in_flight);
                     let (name, why) = (scope.name.to_string(), Some(Why::Failing));
                     closed.push(ClosedScope { name, why, reason, places, ..ClosedScope::default() });
