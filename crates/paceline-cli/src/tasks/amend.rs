@@ -56,8 +56,8 @@ pub(crate) struct RetryArgs {
     /// that has them drops them. For each KEY, or with `--since`
     #[arg(long)]
     again: bool,
-    /// With `--again`: all items that succeeded since then, or ended so in the states of `--state`. An instant, a day or how long
-    /// ago, such as 2027-01-31T06:00:00Z, 2027-01-31 or 3d
+    /// With `--again`: all items that succeeded since then; with `--state`, those that ended in these states since then. An
+    /// instant, a day or how long ago, such as 2027-01-31T06:00:00Z, 2027-01-31 or 3d
     #[arg(long, value_name = "TIME", value_parser = text::past, requires = "again", conflicts_with = "keys")]
     since: Option<text::Past>,
     /// With `--since`: only those that ended before that
