@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use paceline_core::{GiveUp, Timestamp};
+use paceline_core::{Class, GiveUp, Timestamp};
 use paceline_store::work::{Filter, State, WorkError, WorkItem, WorkStore};
 use paceline_store::{ACCOUNT, ScopeRow, ScopeStatus};
 use serde_json::{Value, json};
@@ -76,7 +76,10 @@ impl Waits {
                 "waiting because their host, their address or their group is stopped (see below)".to_owned()
             }
             None if reason == Why::Account.as_str() => {
-                "left for the next run (their host or account does not work)".to_owned()
+                "left for the next run (a key, an account, a certificate or a flag has to be put right)".to_owned()
+            }
+            None if reason == Class::Invalid.as_str() => {
+                "waiting for the next run after a refusal of their own".to_owned()
             }
             None if reason == Why::Unreachable.as_str() => "left for the next run (no server is there)".to_owned(),
             None => format!("left for the next run ({})", text::printable(reason)),
@@ -260,7 +263,10 @@ fn line(state: &ScopeStatus, names: &[&str]) -> String {
             format!("held: {name} until {until}: {}; it opens again by itself", text::printable(reason))
         }
         ScopeStatus::Stopped { reason } => {
-            format!("stopped: {name}: {}; fix the cause, and the next run tries it again", text::printable(reason))
+            format!(
+                "stopped: {name}: {}; fix the cause, and the next run tries it again, or `paceline tasks retry` does",
+                text::printable(reason)
+            )
         }
     }
 }

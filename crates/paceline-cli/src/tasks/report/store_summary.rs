@@ -7,7 +7,7 @@ use paceline_store::work::{self, Filter, State, StateCounts, WorkError, WorkItem
 use serde_json::{Map, Value, json};
 
 use crate::exit::Status;
-use crate::tasks::closed_scopes::ClosedScopes;
+use crate::tasks::closed_scopes::{ClosedScopes, Why};
 use crate::tasks::groups::{Groups, Waits};
 use crate::tasks::hosts::UNFINISHED;
 use crate::tasks::pages::Pages;
@@ -91,7 +91,7 @@ impl StoreSummary {
         self.succeeded_before += u64::from(item.delivered.is_some());
         let end = if item.state.is_final() { item.state } else { State::Deferred };
         let waits = self.groups.waits(item).map(Waits::as_str);
-        let reason = waits.or(item.reason.as_deref()).unwrap_or("unknown");
+        let reason = waits.or(left_for(item)).or(item.reason.as_deref()).unwrap_or("unknown");
         let mut key = (end.as_str(), reason.to_owned());
         if self.reasons.len() >= REASONS && !self.reasons.contains_key(&key) {
             key.1 = OTHER.to_owned();
@@ -214,6 +214,21 @@ impl StoreSummary {
     }
 }
 
+/// Of an item that is left to the next run for what its server answered, in words of their own: the class of that.
+fn left_for(item: &WorkItem) -> Option<&'static str> {
+    const OURS: [&str; 7] = [
+        Why::SameFailure.as_str(),
+        Why::Account.as_str(),
+        Why::Unreachable.as_str(),
+        GiveUp::Retries.as_str(),
+        GiveUp::Deferrals.as_str(),
+        GiveUp::Deadline.as_str(),
+        "max_crashes",
+    ];
+    let reason = item.reason.as_deref().filter(|_| item.state == State::Deferred)?;
+    item.last.as_ref().filter(|_| !OURS.contains(&reason)).map(|last| last.class.as_str())
+}
+
 /// The ends that have reasons, in the order of the report.
 const ENDS: [&str; 5] = ["fallback", "failed", "skipped", "cancelled", "deferred"];
 
@@ -268,7 +283,7 @@ mod tests {
             [
                 "failed: 2 (max_retries), 1 (filtered), 1 (invalid)",
                 "not finished: 1 waiting until the problem that stopped their group is fixed",
-                "stopped: group keyless: it is account; fix the cause, and the next run tries it again",
+                "stopped: group keyless: it is account; fix the cause, and the next run tries it again, or `paceline tasks retry` does",
             ]
         );
         let json = standing.json();
@@ -283,6 +298,26 @@ mod tests {
         let standing = worked(&["transient", "success"], policy).await;
         assert_eq!(standing.lines("work.db"), ["not finished: 1 left for the next run (max_retries)"]);
         assert_eq!(standing.status().code(), 3);
+    }
+
+    /// Each is refused in words of its own.
+    #[tokio::test]
+    async fn what_is_left_for_its_own_answer_is_counted_by_the_class_of_that() {
+        let clock = WorkClock::starting_at(Timestamp::from_millis(1_700_000_000_000));
+        let store = std::sync::Arc::new(MemoryStore::new(clock.clone()));
+        store.insert(["a", "b", "c"].map(|key| NewItem::new(key, key)).into()).await.expect("room");
+        let run = Scheduler::new(store.clone(), quick(), clock.clone()).expect("makes sense");
+        let refused = run.run(|task| async move {
+            let refused = Failure::new(Class::Invalid, format!("not you, {}", task.key())).with_status(403);
+            Err(Failure { spares_group: true, ..refused })
+        });
+        refused.await.expect("a memory");
+        let standing = StoreSummary::of(&*store, clock.wall()).await.expect("a memory");
+        assert_eq!(standing.json()["reasons"]["deferred"], json!({"invalid": 3}));
+        assert_eq!(
+            standing.lines("work.db"),
+            ["not finished: 3 waiting for the next run after a refusal of their own"]
+        );
     }
 
     #[tokio::test]
