@@ -60,6 +60,20 @@ fn a_mistyped_key_of_a_request_is_told_as_it_is_added() {
     }
 }
 
+/// A timer adds the same file each minute.
+#[test]
+fn several_hosts_are_told_of_where_items_are_added() {
+    let store = Store::new();
+    let event =
+        |host: &str| json!({"key": host, "payload": {"url": format!("https://{host}/in"), "body": {}}}).to_string();
+    std::fs::write(store.job.path("events.jsonl"), ["a.example", "b.example"].map(event).join("\n")).expect("writable");
+    for (added, is_told) in [("2 added", true), ("0 added", false)] {
+        let (code, text) = tasks(&store, "work.db", &["add", "--http", "--from", "events.jsonl"]);
+        let told = "without it only those for the host of --base-url are sent, and the others wait";
+        assert!(code == 0 && text.contains(added) && text.contains(told) == is_told, "{text}");
+    }
+}
+
 /// Four customers share a host, and one of them removes its hook.
 #[test]
 #[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]

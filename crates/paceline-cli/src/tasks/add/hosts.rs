@@ -53,7 +53,7 @@ impl Hosts {
         (self.0.len() > 1).then(|| {
             format!(
                 "the payloads name several hosts ({}{more}): `tasks run --http` calls all of them with --scope host; without it \
-                 they wait, but for those of the host of --base-url",
+                 only those for the host of --base-url are sent, and the others wait",
                 named.join(", ")
             )
         })

@@ -156,7 +156,7 @@ async fn add_all(store: &dyn WorkStore, mut items: Items, quiet: bool) -> Result
         bar.set_position(items.position());
     }
     bar.finish_and_clear();
-    if let Some(words) = hosts.describe() {
+    if let Some(words) = hosts.describe().filter(|_| tally.added > 0) {
         tracing::info!("{}", text::printable(&words));
     }
     Ok(tally)
