@@ -79,8 +79,8 @@ impl Fault {
     pub(super) fn without_key(status: u16, body: &Body<'_>) -> Self {
         let status = StatusCode::from_u16(status).map_or_else(|_| status.to_string(), |status| status.to_string());
         let said = body.shown_message().or_else(|| body.shown_page());
-        let said = said.map(|message| format!("; it said {message:?}")).unwrap_or_default();
-        let message = format!("the server refused this call: {status}{said}; it carried no key").into();
+        let said = said.map(|message| format!(", answer {message:?}")).unwrap_or_default();
+        let message = format!("{status}{said} (the call carried no key)").into();
         Self { code: "no_key_sent", message }
     }
 

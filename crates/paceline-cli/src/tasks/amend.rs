@@ -74,12 +74,22 @@ pub(crate) struct RetryArgs {
     open: Vec<String>,
 }
 
+impl Args {
+    /// Whether they name items, if only by `--all`.
+    const fn names_some(&self) -> bool {
+        self.all || !self.keys.is_empty() || !self.state.is_empty() || self.group.is_some()
+    }
+}
+
 impl RetryArgs {
     fn check(&self) -> Result<(), Failure> {
         if self.again && self.items.keys.is_empty() && self.since.is_none() {
             return Err(Failure::refused(
                 "--again sends items that succeeded once more: name each of them by its KEY, or say since when they did (--since)",
             ));
+        }
+        if !self.only_status.is_empty() && !self.items.names_some() {
+            return Err(Failure::refused("--only-status narrows a choice: add --all, --group, --state or KEY"));
         }
         let at = |past: text::Past| past.before(clock::wall());
         match (self.since.map(at), self.until.map(at)) {
@@ -328,7 +338,7 @@ async fn had_succeeded(
 
 /// The store, and the items that a command names.
 async fn named(args: Args) -> Result<(Arc<dyn WorkStore>, Filter), Failure> {
-    if args.keys.is_empty() && args.state.is_empty() && args.group.is_none() && !args.all {
+    if !args.names_some() {
         return Err(Failure::refused("name the items: KEY ..., --state, --group, or --all for every one"));
     }
     let store = args.store.open(&WorkClock::system()).await?;

@@ -338,8 +338,8 @@ impl ClosedScope {
 }
 
 /// How a stopped scope opens again.
-const TESTED: &str = "a stopped scope: the next run tests it with one call, and in a worker that stays a new start or `paceline tasks \
-                      retry` of an item does";
+const TESTED: &str =
+    "what is stopped is tested by one call when a run starts; with --stay also after `paceline tasks retry KEY`";
 
 /// The line for scopes that are alike.
 fn line(scopes: &[&ClosedScope]) -> String {
@@ -441,7 +441,7 @@ mod tests {
         assert_eq!(read.lines().len(), 3);
         let lines = read_at(NOW + 1, &kept).await.lines();
         assert_eq!((lines.len(), &*lines[0]), (2, "stopped: a: no"));
-        assert!(lines[1].contains("the next run tests it with one call"), "{lines:?}");
+        assert!(lines[1].contains("is tested by one call when a run starts"), "{lines:?}");
         let of_a_later_version =
             encode(vec![scope("a", Some(Why::Account), None)]).replace("\"version\":1", "\"version\":2");
         assert_eq!(read_at(NOW, &of_a_later_version).await.lines(), [""; 0]);

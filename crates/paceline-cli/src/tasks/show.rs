@@ -44,7 +44,7 @@ pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
     if found.is_empty() {
         let key = args.key;
         return Err(Failure::refused(format!(
-            "no item is called {key:?}; `paceline tasks list` names those that are there (of a pruned one its key alone is kept)"
+            "no item is called {key:?}; `paceline tasks list` names those that are there (it may have been pruned: then nothing but its key is left)"
         )));
     }
     let closed = ClosedScopes::at(&*store, groups.now()).await.map_err(Failure::interrupted)?;
@@ -204,11 +204,16 @@ fn answer(item: &WorkItem) -> Option<(Option<u16>, &str)> {
 }
 
 fn answered(status: Option<u16>, message: &str) -> String {
-    match status {
+    match status.filter(|status| !begins_with(message, *status)) {
         Some(status) if message.is_empty() => format!("{status}, and no words"),
         Some(status) => format!("{status}: {message}"),
         None => message.to_owned(),
     }
+}
+
+/// Whether the words of the program name that status already.
+fn begins_with(message: &str, status: u16) -> bool {
+    message.strip_prefix("status ").unwrap_or(message).starts_with(&format!("{status} "))
 }
 
 fn state(item: &WorkItem, groups: &Groups) -> String {
@@ -295,7 +300,8 @@ fn is_left(item: &WorkItem) -> bool {
 fn what_followed(event: &HistoryEntry, is_left: bool) -> String {
     let failure = &event.failure;
     let mut description = failure.class.as_str().to_owned();
-    failure.status.into_iter().for_each(|status| description += &format!(" {status}"));
+    let status = failure.status.filter(|status| !begins_with(&failure.message, *status));
+    status.into_iter().for_each(|status| description += &format!(" {status}"));
     failure.code.iter().for_each(|code| description += &format!(" {code}"));
     if !failure.message.is_empty() {
         description += &format!(": {}", failure.message);
@@ -321,4 +327,17 @@ fn what_followed(event: &HistoryEntry, is_left: bool) -> String {
         .for_each(|at| description += &format!(", not before {}", text::moment(at)));
     event.waited.into_iter().for_each(|waited| description += &format!(", waited {}", text::duration(waited)));
     description
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_told_once() {
+        let asked = "status 429 Too Many Requests, asked to wait 2h 00m";
+        assert_eq!(answered(Some(429), asked), asked);
+        assert_eq!(answered(Some(401), "401 Unauthorized, answer \"no\""), "401 Unauthorized, answer \"no\"");
+        assert_eq!(answered(Some(202), "2020 taken"), "202: 2020 taken");
+    }
 }

@@ -108,8 +108,7 @@ fn a_page_that_wants_a_key_fails_alone_where_none_is_sent() {
     let (code, log) = finish(job.run(&ours).args(flags).env("KEY", "of-ours-alone"));
     assert_eq!((code, other.count()), (1, 10), "{log}");
     job.assert_adds_up(10);
-    let told =
-        "item failed: the server refused this call: 401 Unauthorized; it said \"it is locked\"; it carried no key";
+    let told = "item failed: 401 Unauthorized, answer \"it is locked\" (the call carried no key)";
     assert!(log.contains(told) && log.contains("item=\"item-2\"") && log.contains("status=401"), "{log}");
 
     let job = Job::with_input(&pages([&other, &other], 10));

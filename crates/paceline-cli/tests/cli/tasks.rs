@@ -268,6 +268,7 @@ fn what_a_person_retries_or_cancels_is_said_and_done() {
     assert_eq!(json_of(&job, "report", &[])["reasons"]["deferred"], json!({"not_started": 2, "run_bound": 3}));
     for (more, expected) in [
         (&["retry"][..], "name the items: KEY ..., --state, --group, or --all"),
+        (&["retry", "--only-status", "410"], "--only-status narrows a choice: add --all, --group, --state or KEY"),
         (&["cancel"], "or --all"),
         (&["cancel", "later", "nobody"], "no item is called \"nobody\", and nothing was changed"),
         (&["retry", "--state", "done"], "expected one of waiting, in_flight, succeeded"),

@@ -221,7 +221,11 @@ fn a_group_whose_commands_failed_alike_is_tested_by_one_command_of_each_later_ru
         assert_eq!(begun() - before, 1, "{log}");
         assert!(log.contains("acme was stopped (the first 5 items all failed the same way"), "{log}");
         let (_, text) = tasks(&store, "work.db", &["report"]);
-        assert!(text.contains("stopped: acme: the first 5 items") && text.contains("tests it with one call"), "{text}");
+        assert!(
+            text.contains("stopped: acme: the first 5 items")
+                && text.contains("is tested by one call when a run starts"),
+            "{text}"
+        );
     }
     std::fs::write(store.job.path("mended"), "").expect("writable");
     let Ran { code, summary, log } = commands(&store, script, &flags);

@@ -184,7 +184,10 @@ fn a_worker_that_is_killed_leaves_none_failed_that_was_to_wait() {
     let log = run.ended_with_output().stderr;
     let log = String::from_utf8_lossy(&log);
     assert_eq!((gone.count(), report(&store)["failed"].as_u64()), (20, Some(0)), "{log}");
-    assert!(log.contains("its items wait for `paceline tasks retry`, or a new start of this worker: "), "{log}");
+    assert!(
+        log.contains("; its items are tried again at the next start of this worker, or by `paceline tasks retry`"),
+        "{log}"
+    );
 }
 
 /// The second item of that host is never tried: what it waits for is known from the first.

@@ -57,7 +57,7 @@ fn a_host_that_is_gone_or_not_trusted_stops_no_other() {
     all_are(&store, "gone", 30, &WAITS);
     assert!(!log.contains(" failed: "), "none of them has: {log}");
     for told in ["the first 20 items all failed the same way", "the server's certificate", "insufficient_quota"] {
-        let lines = log.lines().filter(|line| line.contains("the scope is stopped") && line.contains(told)).count();
+        let lines = log.lines().filter(|line| line.contains(" is stopped: ") && line.contains(told)).count();
         assert_eq!(lines, 1, "{told}: {log}");
     }
     let again = run(&store, &good, &["--scope", "host", "--stop-after-same", "0"]);
@@ -132,7 +132,12 @@ fn a_ban_of_a_host_with_few_items_left_fails_none_of_them() {
     let Ran { code, summary, log } = run(&store, &good, &["--scope", "host"]);
     assert_eq!((code, &summary["succeeded"], &summary["failed"]), (3, &json!(25), &json!(0)), "{log}");
     assert!(bans.count() < 5 + 3 + 4, "three, and what was in flight then: {}", bans.count());
-    assert!(log.contains("the last 3 items all failed the same way, and wait (none is marked as failed): the server refused this call: 403"), "{log}");
+    assert!(
+        log.contains(
+            "the last 3 items all failed the same way, and wait (none is marked as failed): 403 Forbidden, answer"
+        ),
+        "{log}"
+    );
     assert!(log.contains("`paceline tasks retry`, if items have failed") && !log.contains("--retry-failed"), "{log}");
 }
 

@@ -13,7 +13,7 @@ use paceline_store::work::{Failure, StartDecision, StartDelay, Task, WorkItem};
 
 use super::groups_of_commands::GroupsOfCommands;
 use super::pauses::Pauses;
-use super::stopped_scopes::Why;
+use super::stopped_scopes::{ASKED_FOR, Why};
 use crate::exit;
 use crate::lines::address::Addresses;
 
@@ -178,10 +178,7 @@ impl Permits {
         let mut tested = self.tested_for_person.lock().unwrap_or_else(PoisonError::into_inner);
         if tested.get(scope).is_none_or(|at| sent_for > *at) && self.limiter.test_now(&request.scope, request.caller) {
             tested.insert(Arc::clone(scope), task.claimed_at());
-            tracing::info!(
-                scope = &**scope,
-                "an item of the scope was sent for: its call tests whether the server is back"
-            );
+            tracing::info!(scope = &**scope, "{ASKED_FOR}");
         }
     }
 

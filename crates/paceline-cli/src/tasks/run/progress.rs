@@ -21,6 +21,7 @@ use tokio::time::MissedTickBehavior;
 
 use self::failed::FailedItem;
 use super::fail_fast::FailFast;
+use super::stopped_scopes::tried_again;
 use crate::job_line::JobLine;
 use crate::logging;
 use crate::progress::resends::Resends;
@@ -309,7 +310,8 @@ impl Progress {
     fn line(&self) -> String {
         let (figures, now) = (self.figures(), self.0.clock.now());
         let in_flight = self.in_flight(&figures);
-        let mut line = format!("{}/{} done", text::count(figures.ended), text::count(figures.items.max(figures.ended)));
+        let items = text::count(figures.items.max(figures.ended));
+        let mut line = format!("{} of {items} ended", text::count(figures.ended));
         for (number, what) in [
             (in_flight, "in flight"),
             (figures.retries, "retried"),
@@ -332,7 +334,10 @@ impl Progress {
         let left = waits.map(|(until, why)| (until.saturating_since(now), why));
         match left {
             _ if figures.ending => Some("ending".to_owned()),
-            Some((wait, Some(why))) => Some(format!("waiting for {}{}", text::printable(why), countdown(wait))),
+            Some((wait, Some(why))) => {
+                let whose = if self.in_flight(figures) == 0 { "waiting for" } else { "some wait for" };
+                Some(format!("{whose} {}{}", text::printable(why), countdown(wait)))
+            }
             Some((wait, None)) if !wait.is_zero() && self.in_flight(figures) == 0 => {
                 Some(format!("the next is due in {}", whole(wait)))
             }
@@ -353,7 +358,8 @@ impl Progress {
 fn left_to_next_run(item: &WorkItem, decided: &DecisionRecord, is_told: bool, stays: bool) {
     let DecisionRecord { failure, reason, .. } = decided;
     if is_told {
-        tracing::debug!(item = item.key, "waits for the next run for the same cause as another");
+        let reason = text::printable(reason.as_deref().unwrap_or(&failure.message));
+        tracing::debug!(item = item.key, "waits, as others: {reason}");
         return;
     }
     let (class, code) = (failure.class.as_str(), failure.code.as_deref());
@@ -361,8 +367,12 @@ fn left_to_next_run(item: &WorkItem, decided: &DecisionRecord, is_told: bool, st
     let cause = reason.as_ref().filter(|reason| **reason != failure.message).map(|_| text::printable(&failure.message));
     let cause = cause.as_deref().map(|cause| text::cut(cause, LONGEST_CAUSE));
     let reason = text::printable(reason.as_deref().unwrap_or(class));
-    let what = if stays { "`paceline tasks retry`, or a new start of this worker" } else { "the next run" };
-    tracing::warn!(item = item.key, class, code, cause, "waits for {what}: {reason}");
+    if stays {
+        let when = tried_again(stays);
+        tracing::warn!(item = item.key, class, code, cause, "waits: {reason}; tried again {when}");
+    } else {
+        tracing::warn!(item = item.key, class, code, cause, "waits for the next run: {reason}");
+    }
 }
 
 /// Nothing for less than a second.
@@ -409,12 +419,12 @@ mod tests {
         store.record(vec![failed], Vec::new()).await.expect("a memory");
         let before = store.counts().await.expect("a memory");
         let progress = Progress::new(false, &before, &SchedulerConfig::default(), clock);
-        assert_eq!(progress.line(), "1/1 done, 1 failed");
+        assert_eq!(progress.line(), "1 of 1 ended, 1 failed");
         store.amend(Filter::default(), Amend::Retry).await.expect("a memory");
         let drawing = progress.draw_regularly(store.clone(), &FailFast::new(0, false, false, false));
         tokio::time::sleep(LINE_EVERY + DRAW_EVERY).await;
         drop(drawing);
-        assert_eq!(progress.line(), "0/1 done");
+        assert_eq!(progress.line(), "0 of 1 ended");
     }
 
     #[tokio::test(start_paused = true)]
@@ -455,10 +465,10 @@ mod tests {
         let before = store.counts().await.expect("a memory");
         let progress = Progress::new(false, &before, &SchedulerConfig::default(), clock);
         add(["c", "d"]).await.expect("room");
-        assert_eq!(progress.line(), "0/2 done");
+        assert_eq!(progress.line(), "0 of 2 ended");
         let drawing = progress.draw_regularly(store.clone(), &FailFast::new(0, false, false, false));
         tokio::time::sleep(LINE_EVERY + DRAW_EVERY).await;
         drop(drawing);
-        assert_eq!(progress.line(), "0/4 done");
+        assert_eq!(progress.line(), "0 of 4 ended");
     }
 }

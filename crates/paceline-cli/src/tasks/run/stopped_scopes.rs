@@ -178,9 +178,8 @@ impl StoppedScopes {
         let mut stopped = self.lock();
         if !stopped.scopes.contains_key(scope) {
             let told = refusals.told_with(reason);
-            let (shown, until) = (text::printable(&told), waits(stopped.stays));
-            let what = if refusals.host.is_some() { "address" } else { "scope" };
-            tracing::error!(scope, "the {what} is stopped, and its items {until}: {shown}");
+            let line = format!("{scope} is stopped: {told}; its items are tried again {}", tried_again(stopped.stays));
+            tracing::error!(scope, "{}", text::printable(&line));
             // Once for all scopes.
             let is_known = |stop: &Stop| stop.advice.as_deref() == advice;
             if let Some(advice) =
@@ -268,7 +267,7 @@ impl StoppedScopes {
             stopped.suspects.insert(name, stop);
         }
         reopen();
-        tracing::info!(scope, "an item of the scope was sent for: its call tests whether the scope is open again");
+        tracing::info!(scope, "{ASKED_FOR}");
         None
     }
 
@@ -453,10 +452,14 @@ impl Why {
     }
 }
 
-/// What the items of a stopped scope do.
-pub(super) const fn waits(stays: bool) -> &'static str {
-    if stays { "wait for `paceline tasks retry`, or a new start of this worker" } else { "wait for the next run" }
+/// When items are tried again that are left to a run.
+pub(super) const fn tried_again(stays: bool) -> &'static str {
+    if stays { "at the next start of this worker, or by `paceline tasks retry`" } else { "by the next run" }
 }
+
+/// What is told where a person sends for an item of what is stopped, or fails.
+pub(super) const ASKED_FOR: &str =
+    "asked for by a person (`paceline tasks retry`, or items that were moved): one call tests whether it is back";
 
 /// The decision about an item that waits for a person, and for which its group need not stop.
 fn left_to_next_run(reason: String) -> Failure {

@@ -157,10 +157,7 @@ impl Ran {
         for (number, what) in [
             (summary.resends, "of them repeated"),
             (summary.abandoned, "cut off"),
-            (
-                summary.uncounted,
-                "not counted for their items (no server took them, or they only tested whether a failing one is back)",
-            ),
+            (summary.uncounted, "that count as no try of their items (no connection, or a test of a failing server)"),
             (summary.cancelled, "not recorded, because the item was cancelled meanwhile"),
             (
                 summary.lost,
@@ -173,7 +170,7 @@ impl Ran {
         }
         if self.left > 0 {
             let left = text::count(self.left);
-            line += &format!("; other workers were killed during up to {left} more");
+            line += &format!("; workers were killed before with up to {left} more under way");
         }
         line
     }

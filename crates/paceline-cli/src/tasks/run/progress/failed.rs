@@ -1,6 +1,6 @@
 //! An item that has failed, until it is told.
 
-use paceline_core::{Class, Instant, Timestamp};
+use paceline_core::{Class, GiveUp, Instant, Timestamp};
 use paceline_store::work::{DecisionRecord, WorkClock, WorkItem};
 
 use super::LONGEST_CAUSE;
@@ -34,7 +34,8 @@ impl FailedItem {
             status: failure.status.filter(|status| !cause.contains(&status.to_string())),
             code: failure.code.clone(),
             cause,
-            reason: text::printable(reason.as_deref().unwrap_or(failure.class.as_str())).into_owned(),
+            reason: text::printable(reason.as_deref().unwrap_or(failure.class.as_str())).into_owned()
+                + &too_late(decided),
         }
     }
 
@@ -45,7 +46,9 @@ impl FailedItem {
             Some(true) if self.is_told => {
                 tracing::info!(item = key, "it waits after all: the others of its host or group failed as it did");
             }
-            Some(true) => tracing::debug!(item = key, cause, "failed as all others of its host or group, and waits"),
+            Some(true) => {
+                tracing::debug!(item = key, cause, "waits: all of its host or group failed so, and that is stopped");
+            }
             None if !is_late => {}
             _ if self.is_told => {}
             _ => {
@@ -56,6 +59,18 @@ impl FailedItem {
         }
         waits.is_some()
     }
+}
+
+/// Of an item whose server asks for more time than it has: for how much.
+fn too_late(decided: &DecisionRecord) -> String {
+    let DecisionRecord { failure, reason, .. } = decided;
+    let is_asked = matches!(failure.class, Class::Throttled | Class::QuotaExhausted)
+        && reason.as_deref() == Some(GiveUp::Deadline.as_str());
+    let wait = failure.retry_after.filter(|_| is_asked);
+    wait.map(|wait| {
+        format!(", which comes before the end of the wait that its server asks for ({})", text::duration(wait))
+    })
+    .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -101,5 +116,17 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(2)).await;
         assert_eq!(told(), [false; 0], "it is known that they wait");
         drop(drawing);
+    }
+
+    /// A `Retry-After` of eleven days, and a deadline of three.
+    #[test]
+    fn a_wait_that_a_server_asks_for_beyond_the_deadline_is_told() {
+        let told = |failure: Failure, reason: &str| {
+            let (action, by, reason) = ("fail", "rules".to_owned(), Some(reason.to_owned()));
+            too_late(&DecisionRecord { failure, action, reason, by, stayed_down: true })
+        };
+        let asked = || Failure::new(Class::QuotaExhausted, "no").with_retry_after(Duration::from_secs(11 * 86_400));
+        assert!(told(asked(), "deadline").contains("the wait that its server asks for (11d"));
+        assert_eq!([told(asked(), "max_deferrals"), told(Failure::new(Class::Throttled, "no"), "deadline")], ["", ""]);
     }
 }

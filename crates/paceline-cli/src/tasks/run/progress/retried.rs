@@ -48,7 +48,10 @@ impl Progress {
         };
         // What keeps it back is a pause of its host or group, whose end the limiter knows.
         let next = match class {
-            Class::Throttled | Class::QuotaExhausted if wait < A_MOMENT => "when the pause is over".to_owned(),
+            Class::Throttled | Class::QuotaExhausted if wait < A_MOMENT => match decided.failure.retry_after {
+                Some(_) => "when the pause is over".to_owned(),
+                None => "once a pace is found".to_owned(),
+            },
             _ => format!("in {}", text::duration(wait)),
         };
         tracing::debug!(
