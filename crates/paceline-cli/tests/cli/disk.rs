@@ -146,6 +146,32 @@ fn a_run_that_finds_a_full_disk_waits_for_room_and_ends_after_max_wait() {
     assert_done(3, &results, &server);
 }
 
+/// A worker that stays waits for room as long as it takes, but no longer than it may run, nor once it is told to end.
+#[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
+fn a_worker_that_finds_a_full_disk_ends_when_it_is_told_and_after_max_duration() {
+    let (server, job) = (Server::new(|_| Reply::ok()), Job::new(1));
+    let (paceline, url) = (env!("CARGO_BIN_EXE_paceline"), server.url());
+    let script = format!(
+        r#"tasks add --key a '{{"url": "/a"}}' || exit 97
+        head -c 8m /dev/zero > disk/more
+        requests --stay --max-duration 300ms --summary kept/over.json 2> kept/over; test $? = 3 || exit 98
+        {paceline} tasks run --store disk/work.db --http --base-url {url} --stay --summary kept/told.json 2> kept/told & run=$!
+        until grep -q "is full" kept/told; do :; done
+        kill -TERM $run; wait $run; code=$?"#
+    );
+    let (output, _) = on_a_small_disk(&job, "", &script, &server);
+    let read = |name: &str| std::fs::read_to_string(job.path(name)).unwrap_or_default();
+    let (over, told) = (read("kept/over"), read("kept/told"));
+    assert_eq!(output.status.code(), Some(3), "{over} {told} {output:?}");
+    for (file, log, stopped) in [("over", over, "max_duration"), ("told", told, "interrupted")] {
+        assert!(log.contains("and nothing began, for the disk was full; free some space"), "{log}");
+        let summary: Value = serde_json::from_str(&read(&format!("kept/{file}.json"))).expect("JSON");
+        assert_eq!((&summary["status"], &summary["stopped"]), (&json!("DEFERRED"), &json!(stopped)));
+    }
+    assert_eq!(server.count(), 0);
+}
+
 /// The journal of so many items has no room, and neither has the report about them.
 #[test]
 #[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]

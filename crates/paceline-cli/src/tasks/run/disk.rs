@@ -10,9 +10,41 @@ use paceline_store::work::{StartDelay, Task, WorkClock};
 use super::shutdown::Shutdown;
 use crate::calls::disk_watch::{self, DiskWatch};
 use crate::exit::Failure;
+use crate::signals::SignalCount;
+use crate::stops::stop::StopReason;
 
 /// How often a run looks whether its disk is full.
 const TICK: Duration = Duration::from_millis(500);
+
+/// Why a run ends that waits to begin. Where signals cannot be heard the system ends the process.
+async fn told_to_end(max_duration: Option<Duration>) -> StopReason {
+    let signals = SignalCount::listen().ok();
+    let told = async {
+        match &signals {
+            Some(signals) => signals.first().await,
+            None => std::future::pending().await,
+        }
+    };
+    let is_over = async {
+        match max_duration {
+            Some(longest) => tokio::time::sleep(longest).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = told => StopReason::Interrupted,
+        () = is_over => StopReason::MaxDuration,
+    }
+}
+
+/// A run has ended for that before its disk had room.
+fn nothing_began(stop: &StopReason) -> Failure {
+    let why = match stop {
+        StopReason::MaxDuration => "--max-duration is over",
+        _ => "the run was interrupted",
+    };
+    Failure::DiskFull(format!("{why}, and nothing began, for the disk was full"))
+}
 
 /// What an item waits for while the disk is full.
 pub(super) fn waits_for_room(task: &Task) -> StartDelay {
@@ -36,12 +68,16 @@ impl Disk {
         Self { space, max_wait, lock: store.map(paceline_store::work::lock_of) }
     }
 
-    /// Waits until there is room to begin.
-    ///
-    /// # Errors
-    /// When there is none for too long.
-    pub(super) async fn wait_to_begin(&self) -> Result<(), Failure> {
-        disk_watch::wait_to_begin(&self.space, self.max_wait, None).await
+    /// Waits until there is room to begin: for as long as the run may take, and until it is told to end. With why it ends, where
+    /// there is none.
+    pub(super) async fn wait_to_begin(&self, max_duration: Option<Duration>) -> (Result<(), Failure>, StopReason) {
+        tokio::select! {
+            biased;
+            waited = disk_watch::wait_to_begin(&self.space, self.max_wait, None) => {
+                (waited, StopReason::DiskFull { message: String::new() })
+            }
+            stop = told_to_end(max_duration) => (Err(nothing_began(&stop)), stop),
+        }
     }
 
     pub(super) const fn space(&self) -> &DiskSpace {

@@ -140,12 +140,12 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
 /// A second signal ends a run that waits for its store.
 const NOT_RECORDED: &str = "the store did not answer after a second signal: what was in flight is not recorded, and is tried again once its lease is over";
 
-/// Waits for room on the disk of a store that is there. A run that gets none has a summary too.
+/// Waits for room on the disk of a store that is there, for as long as the run may take. One that gets none has a summary too.
 async fn wait_to_begin(disk: &Disk, args: &Args, clock: &WorkClock) -> Result<(), Failure> {
     args.store.refuse_missing()?;
-    let waited = disk.wait_to_begin().await;
+    let (waited, stop) = disk.wait_to_begin(args.max_duration).await;
     if waited.is_err() {
-        summary::print_outline(args, clock, &StopReason::DiskFull { message: String::new() }).await?;
+        summary::print_outline(args, clock, &stop).await?;
     }
     waited
 }

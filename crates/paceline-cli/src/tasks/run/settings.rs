@@ -91,7 +91,7 @@ pub(crate) struct Args {
     over_bound: OverBoundFlag,
     /// Start nothing after this long; items in flight get up to 30s
     #[arg(help_heading = BOUNDS, long, value_name = "DURATION", value_parser = some_time, allow_hyphen_values = true)]
-    max_duration: Option<Duration>,
+    pub(super) max_duration: Option<Duration>,
     /// End the run when nothing can start for this long; the same command continues it
     #[arg(help_heading = BOUNDS, long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
     #[arg(allow_hyphen_values = true)]
