@@ -9,7 +9,7 @@ use paceline_store::work::{Amend, Filter, State, WorkClock, WorkItem, WorkStore}
 use paceline_store::{ACCOUNT, ScopeRow, ScopeStatus};
 use serde_json::json;
 
-use super::closed_scopes::{self, ClosedScope, ClosedScopes, FAIL_APART, FAILING_EACH, Why};
+use super::closed_scopes::{self, APART, BY_EACH, ClosedScope, ClosedScopes, Why};
 use super::groups;
 use super::list::state;
 use super::opened;
@@ -399,7 +399,7 @@ impl ClosedScopes {
 
     /// A line for each of those whose calls fail, so that of the items that a person sends for one tests it.
     fn failing(&self) -> impl Iterator<Item = String> {
-        let is_by_each = |reason: &str| reason == FAILING_EACH || reason.ends_with(FAIL_APART);
+        let is_by_each = |reason: &str| [BY_EACH, APART].iter().any(|end| reason.ends_with(end));
         let is_tested = move |scope: &&ClosedScope| scope.why == Some(Why::Failing) && !is_by_each(&scope.reason);
         self.0.iter().filter(is_tested).map(|scope| {
             let name = text::printable(&scope.name);

@@ -136,18 +136,11 @@ pub(crate) async fn replace(store: &dyn WorkStore, before: Option<&str>, encoded
     store.replace_state(NAME, before, encoded).await
 }
 
-/// What is told of a scope whose calls fail too seldom for a test of it by one of them.
-pub(crate) const FAILING_EACH: &str = "its calls fail; each item is tried again after its own wait";
+/// How the words end about a scope whose calls fail too seldom for a test of it by one of them, ...
+pub(crate) const BY_EACH: &str = "each item is tried again after its own wait";
 
-/// ... of one whose calls fail at one or two of its addresses, which are these where they are known: an item to another address
-/// tests nothing of theirs.
-pub(crate) fn failing_apart(addresses: &[Arc<str>]) -> String {
-    let whose = if addresses.is_empty() { "one or two of its addresses".to_owned() } else { addresses.join(" and ") };
-    format!("calls to {whose} {FAIL_APART}")
-}
-
-/// How that ends.
-pub(crate) const FAIL_APART: &str = "fail; one item of each is tried at a time, and the others of the host go on";
+/// ... and about one whose calls fail at one or two of its addresses: an item to another address tests nothing of theirs.
+pub(crate) const APART: &str = "one item of each is tried at a time, and the others of the host go on";
 
 /// What is told of a scope that a person has opened.
 const OPENED: &str = "a person has opened it, and the next call tests it";

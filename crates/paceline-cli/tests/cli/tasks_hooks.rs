@@ -137,7 +137,10 @@ fn a_customer_whose_endpoint_is_down_holds_up_no_other_of_its_host() {
     assert_eq!((code, &summary["succeeded"], &summary["failed"]), (3, &json!(20), &json!(10)), "{log}");
     assert_eq!(server.count(), 10 + 20, "{log}");
     let why = summary["scopes"][0]["reason"].as_str().unwrap_or_default();
-    assert!(why.starts_with(&format!("calls to {}/down fail; one item of each", server.url())), "{summary}");
+    assert!(
+        why.starts_with(&format!("calls to {}/down fail, the last with 500; one item of each", server.url())),
+        "{summary}"
+    );
 }
 
 /// Two customers share a host, and the endpoint of one takes calls and answers none.

@@ -327,7 +327,8 @@ impl Requests {
             let heard = |name: &str| self.stopped.heard(name, reading.class, reading.unexpected);
             stops_again = heard(&scope) | heard(address);
             if self.addresses.hosts {
-                self.stopped.ended_at(&scope, address, reading.class);
+                let status = answer.as_ref().ok().map(|answer| answer.status().as_u16());
+                self.stopped.ended_at(&scope, address, reading.class, status);
             }
             if self.addresses.hosts && reading.class == Class::Throttled && reading.wait.is_none() {
                 self.stopped.throttled(&scope, task.claimed_at());

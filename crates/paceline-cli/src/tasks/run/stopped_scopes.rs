@@ -17,6 +17,7 @@ use paceline_core::{Class, Timestamp};
 use paceline_store::work::{Amend, Failure, Filter, StartDecision, WorkClock, WorkError, WorkItem, WorkStore};
 use tokio::sync::Notify;
 
+use self::closed::Failing;
 use self::due::DueItems;
 use self::late::end_late;
 pub(super) use self::test_call::TestCall;
@@ -72,8 +73,8 @@ struct Stopped {
     opened_early: BTreeSet<Arc<str>>,
     throttling: BTreeMap<Arc<str>, Timestamp>,
     due: BTreeMap<Arc<str>, DueItems>,
-    /// Addresses of scopes whose last calls failed.
-    failing: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
+    /// Scopes of which the last call to some address failed.
+    failing: BTreeMap<Arc<str>, Failing>,
     /// What this worker told the store.
     told: ClosedScopes,
     /// What other workers told it, and those of them of which a call has succeeded here since.

@@ -1,6 +1,6 @@
 //! What a worker tells the store of scopes that may not send.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,14 +8,8 @@ use paceline::Limiter;
 use paceline_core::{Class, ScopeAnswers, ScopeSnapshot, ScopeState, Timestamp};
 
 use super::{Stopped, StoppedScopes, Why};
-use crate::tasks::closed_scopes::{ClosedScope, FAILING_EACH, failing_apart};
+use crate::tasks::closed_scopes::{APART, BY_EACH, ClosedScope};
 use crate::tasks::run::permits::number_of;
-
-/// What is told of a scope whose server fails.
-const FAILING: &str = "its calls fail; one item at a time is tried, and the others wait";
-
-/// What is told of a scope that does not answer.
-const UNANSWERED: &str = "it does not answer; one item at a time is tried, and the others wait";
 
 /// A shorter hold is none to tell of.
 const SHORT: Duration = Duration::from_secs(1);
@@ -26,22 +20,29 @@ const FEW: usize = 2;
 /// So many addresses of a scope are remembered as failing.
 const MOST_FAILING: usize = 50;
 
+/// The addresses of a scope whose last calls failed, and with which status the last of them did.
+#[derive(Debug, Default)]
+pub(super) struct Failing {
+    addresses: BTreeSet<Arc<str>>,
+    last: Option<u16>,
+}
+
 impl StoppedScopes {
     /// A call to an address of a scope has ended so.
-    pub(in crate::tasks::run) fn ended_at(&self, scope: &str, address: &str, class: Class) {
+    pub(in crate::tasks::run) fn ended_at(&self, scope: &str, address: &str, class: Class, status: Option<u16>) {
         let mut stopped = self.lock();
-        let failing = &mut stopped.failing;
         if matches!(class, Class::Transient | Class::Overloaded) {
-            let of_scope = failing.entry(scope.into()).or_default();
-            if of_scope.len() < MOST_FAILING {
-                of_scope.insert(address.into());
+            let failing = stopped.failing.entry(scope.into()).or_default();
+            failing.last = status;
+            if failing.addresses.len() < MOST_FAILING {
+                failing.addresses.insert(address.into());
             }
         } else if class != Class::Abandoned
-            && let Some(of_scope) = failing.get_mut(scope)
-            && of_scope.remove(address)
-            && of_scope.is_empty()
+            && let Some(failing) = stopped.failing.get_mut(scope)
+            && failing.addresses.remove(address)
+            && failing.addresses.is_empty()
         {
-            failing.remove(scope);
+            stopped.failing.remove(scope);
         }
     }
 }
@@ -50,16 +51,23 @@ impl Stopped {
     /// Why calls of a scope fail that is not held, for people, if they do.
     fn why_it_fails(&self, scope: &ScopeSnapshot) -> Option<String> {
         let hangs = scope.answers == ScopeAnswers::Missing;
+        let failing = self.failing.get(&*scope.name);
         let is_apart =
             |address: &&Arc<str>| scope.fails_for.is_empty() || scope.fails_for.contains(&number_of(address));
-        let apart: Vec<_> =
-            self.failing.get(&*scope.name).into_iter().flatten().filter(is_apart).take(FEW + 1).cloned().collect();
+        let addresses = failing.into_iter().flat_map(|failing| &failing.addresses);
+        let apart: Vec<&str> = addresses.filter(is_apart).take(FEW + 1).map(|address| &**address).collect();
         let apart = if apart.len() > FEW { Vec::new() } else { apart };
+        let last = failing.and_then(|failing| failing.last);
+        let last = last.map(|status| format!(", the last with {status}")).unwrap_or_default();
         Some(match scope.failing_since {
-            None if !scope.fails_for.is_empty() || (hangs && !apart.is_empty()) => failing_apart(&apart),
-            _ if hangs => UNANSWERED.to_owned(),
-            Some(_) => FAILING.to_owned(),
-            None => scope.no_success_since.map(|_| FAILING_EACH.to_owned())?,
+            None if !scope.fails_for.is_empty() || (hangs && !apart.is_empty()) => {
+                let whose =
+                    if apart.is_empty() { "one or two of its addresses".to_owned() } else { apart.join(" and ") };
+                format!("calls to {whose} fail{last}; {APART}")
+            }
+            _ if hangs => "it does not answer; one item at a time is tried, and the others wait".to_owned(),
+            Some(_) => format!("its calls fail{last}; one item at a time is tried, and the others wait"),
+            None => scope.no_success_since.map(|_| format!("its calls fail{last}; {BY_EACH}"))?,
         })
     }
 
