@@ -24,8 +24,8 @@ pub struct SenderConfig {
     /// The headers of every call, such as its key. A value that is marked sensitive, or whose name is one such as
     /// `Authorization`, is a secret: it is removed from every answer. Default: none.
     pub headers: HeaderMap,
-    /// Values that calls carry elsewhere, and that are removed from every answer too, such as the logins of proxies. Default: those
-    /// of the proxies that the environment names.
+    /// Values that calls carry elsewhere, and that are removed from every answer too, such as the logins of proxies. Default:
+    /// those of the proxies that the environment names.
     pub secrets: Vec<HeaderValue>,
     /// The longest time from the first byte sent to the last byte received. Default: 600 s.
     pub timeout: Duration,

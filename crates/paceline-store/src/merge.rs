@@ -96,8 +96,8 @@ impl AllowedChanges {
 }
 
 /// Failed items whose ids are gone are known by their places: repaired, each has the id of the new line there. So it is with
-/// lines that could not be sent and had no ids; and where no item came or went, or some came behind all others, as where an address
-/// is the id whose host moved, or where a row of a table got another line, and those behind it stand one lower.
+/// lines that could not be sent and had no ids; and where no item came or went, or some came behind all others, as where an
+/// address is the id whose host moved, or where a row of a table got another line, and those behind it stand one lower.
 ///
 /// Two statements: one join over either place would look at each item for each that failed.
 const SAME_PLACE: &str = "

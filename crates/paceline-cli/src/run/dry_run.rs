@@ -295,6 +295,19 @@ impl Plan {
         is_meant
     }
 
+    /// Whether the item of a row is sent at all. Counts those that a pause keeps back.
+    fn sends(&mut self, row: &ReportRow) -> bool {
+        let is_sent = match row.state {
+            State::Waiting | State::InFlight => self.is_sent(&row.scope),
+            State::Failed => self.is_sent_again(row),
+            State::Succeeded if row.fell_back() => self.is_sent_again(row),
+            _ => false,
+        };
+        let sends = is_sent && !row.is_refused();
+        self.held += u64::from(sends && row.deferred == Some(DeferReason::ScopeHeld));
+        sends
+    }
+
     fn count(
         &mut self,
         reader: &Reader,
@@ -312,16 +325,9 @@ impl Plan {
             self.items += 1;
             let has_ended = !matches!(row.state, State::Waiting | State::InFlight) && row.tally.sends() > 0;
             self.left.ended_bytes += if has_ended { row.src_len } else { 0 };
-            let is_sent = match row.state {
-                State::Waiting | State::InFlight => self.is_sent(&row.scope),
-                State::Failed => self.is_sent_again(&row),
-                State::Succeeded if row.fell_back() => self.is_sent_again(&row),
-                _ => false,
-            };
-            if row.is_refused() || !is_sent {
+            if !self.sends(&row) {
                 return Ok(());
             }
-            self.held += u64::from(row.deferred == Some(DeferReason::ScopeHeld));
             (self.left.items, self.left.bytes) = (self.left.items + 1, self.left.bytes + row.src_len);
             let bytes = input.read(Span { offset: row.src_off, len: row.src_len })?;
             let line = format.read(&bytes, row.line).map_err(std::io::Error::other)?;

@@ -317,11 +317,7 @@ impl Run<'_> {
         let full = journal.disk_full().is_some();
         let closed = journal.close().or_else(|error| if full { Ok(()) } else { Err(failure_of(&error)) });
         written = written.and(closed);
-        if let Some(pointer) = self.args.pointer() {
-            let path = extract::path(self.paths);
-            let failed = |error| Failure::interrupted(format!("cannot write {}: {error}", path.display()));
-            written = written.and(extract::write(self.paths, pointer).map_err(failed));
-        }
+        written = written.and(self.extract());
         let view = context.limiter.snapshot();
         let items = counts.waiting + counts.in_flight;
         let left = Left { items, bytes: counts.bytes_left, ended_bytes: counts.bytes_ended, by_model };
@@ -359,6 +355,14 @@ impl Run<'_> {
         self.summarized.store(true, Ordering::Relaxed);
         summary_output.print(summary.status(), || summary.json(&wall), &text)?;
         written.map(|()| summary.status())
+    }
+
+    /// Writes what `--extract` takes out of the results.
+    fn extract(&self) -> Result<(), Failure> {
+        let Some(pointer) = self.args.pointer() else { return Ok(()) };
+        let path = extract::path(self.paths);
+        let failed = |error| Failure::interrupted(format!("cannot write {}: {error}", path.display()));
+        extract::write(self.paths, pointer).map_err(failed)
     }
 
     /// Writes why items failed, or were put off.

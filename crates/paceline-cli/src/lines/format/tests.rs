@@ -19,6 +19,12 @@ fn error(provider: Provider, line: &str) -> String {
 }
 
 #[test]
+fn a_list_of_web_addresses_is_told_the_flag_that_reads_it() {
+    let told = "line 7: invalid_json_line: a web address, where a JSON object was expected: add --format text";
+    assert_eq!(error(Provider::Generic, "https://one.example/page"), told);
+}
+
+#[test]
 fn fields_are_checked_before_anything_is_sent() {
     for (line, expected) in [
         (
@@ -33,10 +39,6 @@ fn fields_are_checked_before_anything_is_sent() {
              alone, {\"model\":\"m\",...}; for a table use --format csv; for a list of web addresses --format text, of prompts \
              --format text with --model; jq -c . FILE puts each object on one line, jq -Rc \
              '{model:\"m\",messages:[{role:\"user\",content:.}]}' FILE makes a body of each line",
-        ),
-        (
-            "https://one.example/page",
-            "invalid_json_line: a web address, where a JSON object was expected: add --format text",
         ),
         (r#"{"custom_id":"a","url":"/x","body":{},"url":"/y"}"#, "invalid_json_line: duplicate key `url`"),
         (
