@@ -19,7 +19,7 @@ pub(crate) fn log(
 ) {
     tracing::trace!(
         scope,
-        item,
+        ordinal = item,
         status = answer.as_ref().ok().map(|answer| answer.status().as_u16()),
         class = reading.class.as_str(),
         steps = reading.steps.join("; "),
