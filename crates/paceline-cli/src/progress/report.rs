@@ -184,7 +184,7 @@ pub(super) fn with_those_untried(groups: &mut Vec<(String, u64)>) {
 /// and asks for a long wait.
 pub(super) fn answered(class: Class, status: Option<u16>) -> String {
     match class {
-        Class::QuotaExhausted => "last answer: a long pause, or a used-up quota".to_owned(),
+        Class::QuotaExhausted => "last answer: a long pause".to_owned(),
         Class::Transient => match status {
             Some(status @ 400..) => format!("last try: {status}"),
             Some(_) => "last try: an answer that cannot be used".to_owned(),

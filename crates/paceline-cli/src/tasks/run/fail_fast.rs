@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 
 use self::kept::KeptRows;
 pub(super) use self::stops::Stops;
-use super::same_failure::{self, SameFailure, is_redirect};
+use super::same_failure::{self, SameFailure, is_redirect, is_shut_to_caller};
 use super::stopped_scopes::Refusals;
 use crate::stops::alike::{self, Alike, AlikeByScope, Alikeness, Kind, Shows};
 use crate::stops::fail_fast::may_be_done;
@@ -463,11 +463,6 @@ impl Watch {
             (self.keys, self.only_failed) = Default::default();
         }
     }
-}
-
-/// Whether a host may say so that it keeps the caller out: its items wait, each by itself.
-pub(super) const fn is_shut_to_caller(status: Option<u16>) -> bool {
-    matches!(status, Some(401 | 403))
 }
 
 /// Whether an item waits for that.

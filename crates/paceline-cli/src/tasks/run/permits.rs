@@ -1,7 +1,6 @@
 //! A permit for every start, and what an item waits for that gets none.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use paceline_store::work::{Failure, StartDecision, StartDelay, Task, WorkItem};
 
 use super::groups_of_commands::GroupsOfCommands;
 use super::pauses::Pauses;
-use super::stopped_scopes::{ASKED_FOR, Why};
+use super::stopped_scopes::{ASKED_FOR, Why, number_of};
 use crate::exit;
 use crate::lines::address::Addresses;
 
@@ -201,13 +200,6 @@ fn request_of(item: &WorkItem, scope: ScopeId, cost: Cost, address: Option<&str>
     let deferrals = item.deferrals.saturating_sub(item.forgiven.deferrals);
     let (item, priority, caller) = (Some(item.id), item.priority.into(), address.map(number_of));
     Request { item, priority, caller, deferrals, ..Request::new(scope, cost) }
-}
-
-/// By which the receiver behind an address is known apart from others of its host.
-pub(super) fn number_of(address: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    address.hash(&mut hasher);
-    hasher.finish()
 }
 
 /// Whether no call of an item has counted since a person sent for it.

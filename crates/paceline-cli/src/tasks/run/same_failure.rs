@@ -4,7 +4,6 @@ use std::fmt;
 
 use paceline_store::work::Failure;
 
-use super::fail_fast::is_shut_to_caller;
 use crate::stops::fail_fast::{self, BANNED};
 
 /// Why a run ended, or nothing of a scope begins any more.
@@ -91,6 +90,11 @@ pub(super) fn describe(status: Option<u16>, message: &str) -> String {
         Some(status) => format!("{status}: {to}"),
         None => to.to_owned(),
     }
+}
+
+/// Whether a host may say so that it keeps the caller out: its items wait, each by itself.
+pub(super) const fn is_shut_to_caller(status: Option<u16>) -> bool {
+    matches!(status, Some(401 | 403))
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use paceline_store::work::{Amend, Failure, Filter, StartDecision, WorkClock, Wor
 use tokio::sync::Notify;
 
 use self::closed::Failing;
+pub(super) use self::closed::number_of;
 use self::due::DueItems;
 use self::late::end_late;
 pub(super) use self::test_call::TestCall;

@@ -1,6 +1,7 @@
 //! What a worker tells the store of scopes that may not send.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,6 @@ use paceline_core::{Class, ScopeAnswers, ScopeSnapshot, ScopeState, Timestamp};
 
 use super::{Stopped, StoppedScopes, Why};
 use crate::tasks::closed_scopes::{APART, BY_EACH, ClosedScope};
-use crate::tasks::run::permits::number_of;
 
 /// A shorter hold is none to tell of.
 const SHORT: Duration = Duration::from_secs(1);
@@ -45,6 +45,13 @@ impl StoppedScopes {
             stopped.failing.remove(scope);
         }
     }
+}
+
+/// By which the receiver behind an address is known apart from others of its host.
+pub(in crate::tasks::run) fn number_of(address: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    address.hash(&mut hasher);
+    hasher.finish()
 }
 
 impl Stopped {
