@@ -173,8 +173,8 @@ mod tests {
         }
         assert_eq!(line(&["p", "run", "in", "--overwrite", "-o", "out"]), "p run in -o out", "not once more");
         assert_eq!(line(&["p", "run", "in", "--accept-changed-input"]), "p run in");
-        let first = ["p", "run", "in", "--overwrite", "--only-host", "a", "--proxy=u:pw@h"];
-        let typed = r#"p run in --overwrite --only-host a "--proxy=${PROXY_LOGIN:?set it first}@h""#;
+        let first = ["p", "run", "in", "--overwrite", "--only-host", "a", "--proxy=http://u:pw@h"];
+        let typed = r#"p run in --overwrite --only-host a "--proxy=http://${PROXY_LOGIN:?set it first}@h""#;
         assert_eq!(as_typed(first.iter().map(OsString::from)), typed, "it did nothing yet");
     }
 
