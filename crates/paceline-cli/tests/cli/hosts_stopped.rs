@@ -295,7 +295,7 @@ fn pages_that_have_moved_are_replaced_and_new_ones_added_by_one_command() {
     let moved = Server::new(|_| Reply::error(301, "moved").with_header("location", "http://new.example/"));
     let good = Server::new(|_| Reply::ok());
     let list = |of: &Server, more: usize| {
-        let page = |n: usize| format!("{}/page/{n}\n", if n % 4 == 0 { of.url() } else { good.url() });
+        let page = |n: usize| format!("{}/page/{n}\n", if n.is_multiple_of(4) { of.url() } else { good.url() });
         (0..20).map(page).chain((20..20 + more).map(|n| format!("{}/new/{n}\n", good.url()))).collect::<String>()
     };
     let job = Job::with_input("");
