@@ -296,6 +296,7 @@ where
         }
         self.others = claim.others;
         for claimed in claim.items {
+            self.awaited.claimed(claimed.item.id);
             // The store handed them out while a group was stopped, a long wait was reported for all, or the run was asked to end.
             let stopped = self.scopes.iter().any(|row| row.name == claimed.item.group);
             if stopped || self.is_closed() {
@@ -410,7 +411,7 @@ where
         }
         match self.earliest() {
             // What is due begins, however short the longest wait is.
-            Some(at) if at <= now || self.awaited.is_by(at) => None,
+            Some(at) if at <= now || self.awaited.is_any(now) => None,
             Some(at) => too_far(at.saturating_since(now), config.max_wait).then_some(EndReason::MaxWait),
             None => (!self.others).then_some(EndReason::Done),
         }

@@ -177,11 +177,12 @@ async fn judged(scheduler: &Scheduler, claimed: &Arc<crate::work::Claimed>, fail
     })
 }
 
-/// Items that begin in this run, however short its longest wait is, until it is recorded that they wait in the store; and when
-/// the last of them is due.
+/// Items that begin in this run, however short its longest wait is: from when they are put back into the store until the store
+/// hands them out again.
 #[derive(Debug, Default)]
 pub(super) struct Awaited {
     items: BTreeSet<u64>,
+    /// When the last of those that the store has is due.
     until: Option<Instant>,
 }
 
@@ -194,16 +195,46 @@ impl Awaited {
 
     /// The store has it that an item is due then.
     pub(super) fn recorded(&mut self, item: u64, due: Instant) {
-        if self.items.remove(&item) {
+        if self.items.contains(&item) {
             self.until = self.until.max(Some(due));
         }
     }
 
-    /// Whether one of them may be due then.
-    pub(super) fn is_by(&self, at: Instant) -> bool {
-        self.until.is_some_and(|until| at <= until)
+    /// The store handed an item out.
+    pub(super) fn claimed(&mut self, item: u64) {
+        self.items.remove(&item);
+    }
+
+    /// Whether one of them is still to come. One that a person cancelled, or another worker took, never comes.
+    pub(super) fn is_any(&self, now: Instant) -> bool {
+        !self.items.is_empty() && self.until.is_some_and(|until| now <= until + OVERDUE)
     }
 }
 
+/// How much later than at its time the store may hand out an item that the run awaits: what a busy disk or a far store takes.
+const OVERDUE: Duration = Duration::from_secs(10);
+
 /// The shortest wait of a declined item, and the pause before the next claim after one goes back into the store.
 pub(super) const TICK: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How long a claim took makes the store's times look later than they are.
+    #[test]
+    fn what_a_run_awaits_is_awaited_until_it_is_handed_out() {
+        let due = Instant::from_nanos(1_000_000_000);
+        let mut awaited = Awaited { items: BTreeSet::from([1, 2]), until: None };
+        assert!(!awaited.is_any(due), "the store does not have them yet");
+        awaited.recorded(1, due);
+        awaited.recorded(2, due);
+        awaited.recorded(3, due + Duration::from_secs(3_600));
+        assert!(awaited.is_any(due + Duration::from_secs(1)));
+        awaited.claimed(1);
+        assert!(awaited.is_any(due + Duration::from_secs(1)));
+        assert!(!awaited.is_any(due + OVERDUE + TICK), "a person cancelled it");
+        awaited.claimed(2);
+        assert!(!awaited.is_any(due));
+    }
+}
