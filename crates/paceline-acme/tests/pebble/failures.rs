@@ -74,6 +74,7 @@ fn the_time_that_the_ca_asks_for_outlives_the_program() {
     let log = BufReader::new(process.stderr.take().expect("piped"));
     assert!(log.lines().map_while(Result::ok).any(|line| line.contains("is held")), "it says so");
     agent.kill(process);
+    assert!(front.wait_for_hang_ups(Duration::from_secs(60)), "what it had sent arrived");
     let before = front.order_calls();
     let refused = before.iter().find(|call| call.status == Some(429)).expect("the refusal");
     agent.run().assert(0, "SUCCESS");

@@ -72,6 +72,8 @@ struct Pages {
     calls: Vec<Call>,
     in_service: usize,
     most_in_service: usize,
+    /// Connections of clients that are open.
+    connections: usize,
     mood: Mood,
     /// Orders that were reported as still in progress.
     delayed: BTreeSet<String>,
@@ -157,6 +159,12 @@ impl Front {
         self.wait(patience, |pages| pages.orders() >= orders)
     }
 
+    /// Returns once no client is connected, so that no call of a killed program arrives any more; false when that takes longer than
+    /// `patience`.
+    pub(crate) fn wait_for_hang_ups(&self, patience: Duration) -> bool {
+        self.wait(patience, |pages| pages.connections == 0)
+    }
+
     fn wait(&self, patience: Duration, reached: impl Fn(&Pages) -> bool) -> bool {
         let pages = self.book.open();
         let waited = self.book.turned.wait_timeout_while(pages, patience, |pages| !reached(pages));
@@ -179,6 +187,11 @@ impl Pages {
 impl Book {
     fn open(&self) -> MutexGuard<'_, Pages> {
         self.pages.lock().expect("no holder panics")
+    }
+
+    fn connected(&self, change: impl FnOnce(&mut usize)) {
+        change(&mut self.open().connections);
+        self.turned.notify_all();
     }
 
     /// Records a call; returns its number and what it may expect.
@@ -248,12 +261,16 @@ fn made(answer: &Response<Bytes>) -> BTreeSet<String> {
 async fn serve(listener: TcpListener, tls: TlsAcceptor, book: Arc<Book>) {
     loop {
         let (stream, _) = listener.accept().await.expect("a connection");
+        book.connected(|connections| *connections += 1);
         let (tls, book) = (tls.clone(), book.clone());
         tokio::spawn(async move {
-            let Ok(stream) = tls.accept(stream).await else { return };
-            let service = service_fn(move |request| answer(book.clone(), request));
-            // A client that was killed, or one that was cut off, is no news.
-            let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+            if let Ok(stream) = tls.accept(stream).await {
+                let service = service_fn(|request| answer(book.clone(), request));
+                // A client that was killed, or one that was cut off, is no news.
+                let _ =
+                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+            }
+            book.connected(|connections| *connections -= 1);
         });
     }
 }
