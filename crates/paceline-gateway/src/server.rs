@@ -301,7 +301,8 @@ impl Gateway {
 
     /// The answer to a request that came without TLS to an address that has it.
     fn wants_tls(&self, peer: Option<SocketAddr>, request: &Request<RequestBody>) -> Response<AnswerBody> {
-        let refusal = Refusal::bad_request("this address speaks TLS, and the request came without: use https://");
+        let message = "this address speaks TLS, and the request came without: use https://";
+        let refusal = Refusal::new(StatusCode::BAD_REQUEST, "tls_needed", message);
         closing(request, self.turn_away(Visit::new(request, peer), refusal))
     }
 

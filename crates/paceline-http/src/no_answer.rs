@@ -256,6 +256,10 @@ impl NoAnswer {
     pub(crate) fn of_gateway(self, address: &str) -> Self {
         match self {
             Self::Connect(why) => Self::NoGateway { address: address.to_owned(), why },
+            // Nothing has ever answered there by HTTP, as `paceline serve` does: no call was taken.
+            Self::Malformed(why) if why.ends_with(HTTPS_HINT) => {
+                Self::Tls(format!("what answers there is no HTTP ({}){GATEWAY_TLS}", plain(why)))
+            }
             other => other,
         }
     }
@@ -343,6 +347,10 @@ fn plain(why: String) -> String {
 
 /// What may be the matter where a server answers something that is no HTTP, or nothing.
 const HTTPS_HINT: &str = "; if the server speaks TLS there, write https://";
+
+/// The same where a gateway should be.
+const GATEWAY_TLS: &str = "; if the gateway speaks TLS there, write https:// in --via, and name the certificate of its authority with \
+                           ca_file (--ca-file) where the system does not trust it";
 
 /// What a decompressor says of bytes that it cannot read.
 fn is_invalid_data(cause: &(dyn Error + 'static)) -> bool {

@@ -100,5 +100,7 @@ mod unread_log;
 
 #[cfg(unix)]
 mod via;
+#[cfg(unix)]
+mod via_scheme;
 mod waits;
 mod words;

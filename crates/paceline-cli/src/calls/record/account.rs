@@ -67,6 +67,10 @@ impl Recorder {
                 Some("unknown_route") => "name another upstream with --upstream, or serve this one there",
                 Some("scope_stopped") => "restart `paceline serve` once that is mended",
                 Some("client_key") => "send a key of the gateway that may do this (--header 'x-paceline-key: KEY')",
+                Some("tls_needed") => {
+                    "write https:// in --via, and name the certificate of the gateway's authority with ca_file (--ca-file) where the \
+                     system does not trust it"
+                }
                 _ => "look at what the gateway says",
             };
             let fix = format!("{fix}, {AGAIN}");
