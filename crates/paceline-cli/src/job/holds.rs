@@ -103,10 +103,11 @@ impl Clocks {
     }
 }
 
-/// Restores the holds of earlier runs: they last until their time, by `clocks` also where the wall clock was set meanwhile. A
-/// stop waited for a person, and a person has started this run: it is tried again, and comes back with the first answer if
-/// nothing has changed. One of a scope of which this run sends nothing stays for the run that does. Returns whose stops are
-/// tried.
+/// Restores the holds of earlier runs: they last until their time, by `clocks` also where the wall clock was set meanwhile. Where
+/// calls go through a gateway (`by_gateway`), it is asked again, for a person may have lifted them there: a call that it refuses
+/// costs nothing, and says for how long. A stop waited for a person, and a person has started this run: it is tried again, and
+/// comes back with the first answer if nothing has changed. One of a scope of which this run sends nothing stays for the run that
+/// does. Returns what is tried again, which [one call](test_first) tests.
 ///
 /// # Errors
 /// An error of the journal.
@@ -115,15 +116,27 @@ pub(crate) fn restore(
     limiter: &Limiter,
     now: Timestamp,
     clocks: Option<Clocks>,
+    by_gateway: bool,
     sends_of: impl Fn(&str) -> bool,
     acknowledge: &Acknowledge,
 ) -> Result<Vec<Arc<str>>, JournalError> {
-    let mut tried_again = Vec::new();
+    let (mut tried_again, mut is_asked) = (Vec::new(), false);
     let left = |until: Timestamp| clocks.map_or_else(|| until.saturating_since(now), |clocks| clocks.left(until, now));
     for row in journal.scopes()? {
         let scope = || (*row.name != *ACCOUNT).then(|| limiter.scope(&row.name));
         match row.state {
             Stored::Open => {}
+            Stored::Held { until, reason } if by_gateway && !left(until).is_zero() => {
+                let held = Held { until: now + left(until), name: Arc::clone(&row.name), reason };
+                tracing::info!(
+                    scope = &*row.name,
+                    "held since an earlier run: {}; asking the gateway again",
+                    held.describe(true)
+                );
+                journal.set_scope(&row.name, Stored::Open, acknowledge.reply());
+                is_asked = true;
+                tried_again.push(row.name);
+            }
             Stored::Held { until, reason } if !left(until).is_zero() => {
                 let (left, cause) = (left(until), PauseCause::from_text(&reason).unwrap_or(PauseCause::Program));
                 limiter.hold_for(scope().as_ref(), limiter.now() + left, cause);
@@ -144,6 +157,10 @@ pub(crate) fn restore(
                 tried_again.push(row.name);
             }
         }
+    }
+    if is_asked {
+        // Items that it refused wait for the end of its pause, too.
+        journal.forget_waits()?;
     }
     Ok(tried_again)
 }

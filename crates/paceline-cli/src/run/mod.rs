@@ -240,7 +240,8 @@ impl Run<'_> {
         let snapshot = journal.snapshot()?;
         let clocks = snapshot.as_ref().and_then(Clocks::of);
         let sends_of = |scope: &str| self.args.only.sends_of(scope);
-        let stopped = holds::restore(journal, &self.limiter, now, clocks, sends_of, acknowledge)?;
+        let by_gateway = self.upstream.via.is_some();
+        let stopped = holds::restore(journal, &self.limiter, now, clocks, by_gateway, sends_of, acknowledge)?;
         if self.job.same_account {
             let texts = journal.limiter_state()?;
             limiter_state::restore(&self.limiter, &self.shared, texts.iter().map(String::as_str));

@@ -101,6 +101,8 @@ mod unread_log;
 #[cfg(unix)]
 mod via;
 #[cfg(unix)]
+mod via_holds;
+#[cfg(unix)]
 mod via_scheme;
 mod waits;
 mod words;
