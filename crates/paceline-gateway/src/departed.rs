@@ -121,7 +121,7 @@ impl Departed {
         } = self;
         let mut reading = upstream.read(&call, answer, unread);
         let class = reading.class;
-        upstream.leave_out_former_key(&mut reading, &key);
+        upstream.leave_out_former_key(&mut reading, key.fields());
         let path = &decoded_path(&call);
         let status = answer.as_ref().ok().map(|answer| answer.status().as_u16());
         let asker = Asker { client: known.as_deref(), name: client.name(), scope: &scope, path, left, status };

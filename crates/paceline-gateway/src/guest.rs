@@ -25,6 +25,8 @@ pub struct Guest {
     client: u64,
     owner: Option<Owner>,
     first: u64,
+    /// The key that its calls show, which stays the same while it lasts.
+    key: HeaderMap,
     may_leave: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
@@ -58,8 +60,8 @@ impl Guest {
         let first = backend.next_items(items);
         let mut hasher = DefaultHasher::new();
         ("a job", first).hash(&mut hasher);
-        let (backend, client) = (Arc::clone(backend), hasher.finish());
-        Self { backend, client, owner: None, first, may_leave: Box::new(|| true) }
+        let (backend, client, key) = (Arc::clone(backend), hasher.finish(), backend.own_key());
+        Self { backend, client, owner: None, first, key, may_leave: Box::new(|| true) }
     }
 
     /// Of the client of that name, which has a key: what is told to it says nothing of the other `clients`.
@@ -153,9 +155,17 @@ impl GuestCall<'_> {
 
     /// What its answer of that status means for all: what one client is refused or told stops none of the others. Returns whether
     /// that is so: the job alone waits then, and loses nothing. What all see of it has no words of the provider's. Where its
-    /// client has no key, the answer means what it says.
+    /// client has no key, the answer means what it says, unless it is of a key that was exchanged meanwhile: the job begins anew
+    /// with the one in force.
     pub fn weigh(&self, status: Option<u16>, reading: &mut Reading) -> bool {
-        let Guest { backend, client, .. } = self.guest;
+        let Guest { backend, key, .. } = self.guest;
+        if backend.leave_out_former_key(reading, key) {
+            let status = status.map(|status| format!(" ({status})")).unwrap_or_default();
+            reading.message =
+                Some(format!("the key of the upstream was exchanged while the call was in flight{status}"));
+            self.stays_away();
+            return true;
+        }
         let class = reading.class;
         if self.client.is_none() {
             return false;
@@ -175,10 +185,18 @@ impl GuestCall<'_> {
                 false => notes::words_for_all(reading, Some(status)).into_owned(),
             });
         }
-        if is_alone && self.guest.not_before(self.scope).is_none() {
-            backend.trust.stays_away(*client, Some(self.scope), backend.limiter().now(), TESTED);
+        if is_alone {
+            self.stays_away();
         }
         is_alone
+    }
+
+    /// The job sends nothing more to the scope for a while, unless its client was told for how long.
+    fn stays_away(&self) {
+        let Guest { backend, client, .. } = self.guest;
+        if self.guest.not_before(self.scope).is_none() {
+            backend.trust.stays_away(*client, Some(self.scope), backend.limiter().now(), TESTED);
+        }
     }
 
     /// Its outcome is reported.

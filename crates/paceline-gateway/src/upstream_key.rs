@@ -28,6 +28,11 @@ pub(crate) struct Key {
 pub(crate) struct KeyInForce(RwLock<Arc<Key>>);
 
 impl Key {
+    /// The header fields that show it.
+    pub(crate) const fn fields(&self) -> &HeaderMap {
+        &self.fields
+    }
+
     /// The header fields of a call that shows it.
     pub(crate) fn put_into(&self, headers: &mut HeaderMap) {
         self.fields.iter().for_each(|(name, value)| drop(headers.insert(name, value.clone())));
@@ -67,7 +72,7 @@ impl KeyInForce {
 impl Backend {
     /// Requests that wait show its key from now on, too, where they go to the same server in the same way.
     pub(crate) fn shows_its_key(&self) {
-        self.key.replace(secret_fields(&self.sending.headers));
+        self.key.replace(self.own_key());
     }
 
     /// Whether its requests may show the key of that upstream: it goes to no other server, by no other way, and beside no other
@@ -87,11 +92,19 @@ impl Backend {
         server(self) == server(other) && way(self) == way(other) && form(self) == form(other)
     }
 
-    /// A refusal of a key that is in force no more says nothing of the one that is: it goes to its client alone.
-    pub(crate) fn leave_out_former_key(&self, reading: &mut Reading, shown: &Key) {
-        if reading.class == Class::Account && self.key.now().fields != shown.fields {
+    /// The key of its own configuration, as header fields show it: another may have taken its place.
+    pub(crate) fn own_key(&self) -> HeaderMap {
+        secret_fields(&self.sending.headers)
+    }
+
+    /// A refusal of a key that is in force no more says nothing of the one that is: it is a matter of the call that showed these
+    /// fields, and of no other. Returns whether it is such a refusal.
+    pub(crate) fn leave_out_former_key(&self, reading: &mut Reading, shown: &HeaderMap) -> bool {
+        let is_of_former = reading.class == Class::Account && self.key.now().fields != *shown;
+        if is_of_former {
             (reading.class, reading.reach) = (Class::Invalid, LimitScope::Item);
         }
+        is_of_former
     }
 
     /// Its keys, as they must not go to clients.

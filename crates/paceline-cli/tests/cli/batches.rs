@@ -32,7 +32,7 @@ impl Service {
         Self::of(Gateway::logging(command.env("KEY", "of-the-upstream").args(flags), log))
     }
 
-    fn of(gateway: Gateway) -> Self {
+    pub(crate) fn of(gateway: Gateway) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         Self { client: paceline_http::client_to(&gateway.url).build().expect("a client"), gateway, runtime }
     }

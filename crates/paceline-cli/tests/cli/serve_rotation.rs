@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::batches::{Service, counts, input};
 use crate::serve::{Gateway, get, post, send, serve};
 use crate::serve_keys::{certify, keys, post_with, told};
 use crate::serve_operation::{configure, configured, wait_for_log};
@@ -260,6 +261,34 @@ fn a_request_that_waits_for_another_server_does_not_show_it_the_new_key() {
     assert!({ shown }.all(|key| key == "Bearer sk-first"));
     assert_eq!(exchange.gateway.post("/first/v1/things", "60s").0, 200);
     assert_eq!(other.arrivals()[0].headers["authorization"], "Bearer sk-second");
+}
+
+/// A call of a batch showed the former key: its refusal stops nothing, and the batch goes on with the new key.
+#[test]
+fn a_batch_whose_call_was_in_flight_goes_on_with_the_new_key() {
+    let (job, held) = (Job::new(0), Arc::new(Mutex::new(())));
+    let guard = held.lock().expect("no panic");
+    let waits = Arc::clone(&held);
+    let server = Server::new(move |arrival| {
+        if arrival.headers["authorization"] != "Bearer sk-first" {
+            return Reply::ok();
+        }
+        drop(waits.lock());
+        Reply::error(401, "invalid_api_key")
+    });
+    let service = Service::of(configured(&job, &server, ""));
+    let id = service.create(&input(1), "24h");
+    server.wait_for(1);
+    std::fs::write(job.path("key"), "sk-second").expect("writable");
+    service.signal(Signal::HUP);
+    wait_for_log(&job, "changed: first, its key", 1);
+    drop(guard);
+    let batch = service.until_status(&id, "completed");
+    assert_eq!(counts(&batch), [Some(1), Some(1), Some(0)]);
+    let shown: Vec<_> = server.arrivals().iter().map(|call| call.headers["authorization"].clone()).collect();
+    assert_eq!(shown, ["Bearer sk-first", "Bearer sk-second"]);
+    assert_eq!(service.gateway.post("/first/v1/things", "1s").0, 200, "nothing is stopped");
+    assert!(!job.text("log").contains("nothing leaves"), "the former key was refused: {}", job.text("log"));
 }
 
 /// A leaked key that fills the disk must be revoked just then.
