@@ -27,7 +27,9 @@ const OF_MOCK: &str = "http://127.0.0.1";
 /// # Errors
 /// As `serve` has them. A port that is taken is none: the gateway that is to be changed has it, or systemd for it.
 pub(super) fn command(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure> {
-    let clients = Admission::new(flags, flags.listen).clients(&Clients::OfThisMachine)?;
+    let admission = Admission::new(flags, flags.listen);
+    let clients = admission.clients(&Clients::OfThisMachine)?;
+    let lacks_keys = admission.lacks_keys(&clients);
     let tls = flags.tls()?;
     let configured = flags.upstreams(everywhere)?;
     let state = state::check(flags.state.as_deref())?;
@@ -49,7 +51,8 @@ pub(super) fn command(flags: &Flags, everywhere: &Everywhere) -> Result<Status, 
     lines += &state
         .as_ref()
         .map_or("state: kept in no folder\n".to_owned(), |folder| format!("state: {}\n", folder.display()));
-    let amiss = flags.amiss(tls.as_ref()).into_iter().chain(gateway.lacks_prices().map(str::to_owned));
+    let amiss =
+        flags.amiss(tls.as_ref()).into_iter().chain(gateway.lacks_prices().map(str::to_owned)).chain(lacks_keys);
     let amiss: String = amiss.map(|what| what + "\n").collect();
     let amiss = amiss + &state.as_deref().map(full).unwrap_or_default() + &taken(flags)?;
     let all = if amiss.is_empty() { "all is well" } else { "all else is well" };

@@ -402,14 +402,31 @@ impl Admission {
 
     fn lacking(&self) -> String {
         let file = self.path.as_ref().map_or_else(|| FILE.to_owned(), |path| path.display().to_string());
-        let state = match &self.state {
-            Some(state) if !self.is_named => format!(" --state {}", state.display()),
-            _ => String::new(),
-        };
         format!(
             "--require-client-keys: there are no keys of clients: {file} does not exist; if it existed before, check that its folder \
-             is mounted; `paceline serve keys add NAME{state}` makes a first one"
+             is mounted; `{}` makes a first one",
+            self.makes_a_key()
         )
+    }
+
+    /// What is wrong where these are the clients and none of them has a key.
+    pub(super) fn lacks_keys(&self, clients: &Clients) -> Option<String> {
+        let file = self.path.as_ref().filter(|_| matches!(clients, Clients::WithKeys(_)) && clients.count() == 0)?;
+        Some(format!(
+            "no program may call: there is no key of a client in {}; `{}` makes one, also while the gateway runs",
+            file.display(),
+            self.makes_a_key()
+        ))
+    }
+
+    /// The command that makes a key of this gateway.
+    fn makes_a_key(&self) -> String {
+        let place = match (&self.path, &self.state) {
+            (Some(file), _) if self.is_named => format!(" --client-keys {}", file.display()),
+            (_, Some(state)) => format!(" --state {}", state.display()),
+            (_, None) => String::new(),
+        };
+        format!("paceline serve keys add NAME{place}")
     }
 
     fn missed(&self) -> Option<String> {

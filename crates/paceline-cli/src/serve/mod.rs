@@ -71,7 +71,7 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     let usage = ClientUsage::of(upstreams.folder());
     usage.restore(&clients);
     gateway.replace_clients(clients);
-    tell_who_may_call(&gateway, address, flags);
+    tell_who_may_call(&gateway, &admission, address, flags);
     let tls_is_shown = tls.is_some();
     let _ = tls.map(|tls| gateway.replace_tls(tls));
     announce(address, tls_is_shown, metrics.as_ref().map(|(_, address)| *address), &gateway);
@@ -144,9 +144,10 @@ fn changes_from_now_on(flags: &Flags, everywhere: &Everywhere, admission: &Admis
 
 /// That no key is asked for must not be learnt from a bill. A folder that is named is that of a service: what was there may be
 /// gone.
-fn tell_who_may_call(gateway: &Gateway, address: SocketAddr, flags: &Flags) {
+fn tell_who_may_call(gateway: &Gateway, admission: &Admission, address: SocketAddr, flags: &Flags) {
     match &*gateway.clients() {
         clients @ Clients::WithKeys(_) => {
+            admission.lacks_keys(clients).iter().for_each(|what| tracing::warn!("{what}"));
             warn_of_limits_in_a_fleet(clients, gateway);
             warn_without_prices(gateway);
         }

@@ -5,9 +5,11 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::process::Command;
 
+use rustix::process::Signal;
+
 use crate::bounded::{Bounded, BoundedOutput};
 use crate::serve::{Gateway, get, send, serve};
-use crate::serve_keys::certify;
+use crate::serve_keys::{certify, keys, post_with, told};
 use crate::support::{Job, Reply, Server, finish};
 
 /// The exit code of a check, and all that it says.
@@ -181,6 +183,40 @@ fn a_gateway_that_requires_keys_does_not_begin_without_them() {
         ),
         "{log}"
     );
+}
+
+/// The last key was revoked: no client must be the first to learn that none may call.
+#[test]
+fn a_gateway_whose_clients_have_no_key_says_so_at_its_start() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    told(&mut keys(&job, &["add", "ci"]));
+    told(&mut keys(&job, &["revoke", "ci"]));
+    let [in_state, required] = [&["--state", "state"][..], &["--state", "state", "--require-client-keys"]];
+    let named = &["--client-keys", "state/client-keys.json"][..];
+    for (flags, where_they_are) in
+        [(in_state, "--state state"), (required, "--state state"), (named, "--client-keys state/client-keys.json")]
+    {
+        let log = File::create(job.path("log")).expect("writable");
+        let gateway = Gateway::logging(&mut serve(&job, &server, flags), log);
+        let says = format!(
+            "no program may call: there is no key of a client in state/client-keys.json; `paceline serve keys add NAME {where_they_are}` \
+             makes one, also while the gateway runs"
+        );
+        assert!(job.text("log").contains(&format!("WARN {says}")), "{}", job.text("log"));
+        assert_eq!(post_with(&gateway.url, "any").0, 401);
+        let (code, told) = check(&job, &server, flags);
+        assert!(code == Some(0) && told.contains(&says) && told.contains("all else is well"), "{told}");
+    }
+    let log = File::create(job.path("log")).expect("writable");
+    let gateway = Gateway::logging(&mut serve(&job, &server, required), log);
+    let key = told(&mut keys(&job, &["add", "ci"]));
+    gateway.signal(Signal::HUP);
+    while post_with(&gateway.url, &key).0 != 200 {
+        std::thread::yield_now();
+    }
+    drop(gateway);
+    drop(Gateway::logging(&mut serve(&job, &server, required), File::create(job.path("log")).expect("writable")));
+    assert!(!job.text("log").contains("no program may call"), "{}", job.text("log"));
 }
 
 #[test]
