@@ -69,6 +69,17 @@ impl Gateway {
         self.under_way.load(Ordering::Relaxed) > 0 || calls.any(|in_flight| in_flight > 0)
     }
 
+    /// The time for what is in flight is over: tells how many requests are cut off, and returns that.
+    pub(crate) fn cuts_off(&self) -> u64 {
+        let (requests, longest) = (self.under_way.load(Ordering::Relaxed), self.bounds.drain);
+        if requests > 0 {
+            tracing::warn!("requests that were cut off: {requests}, whose answers took longer than {longest:?}");
+        } else {
+            tracing::info!("connections without a request are closed, which had not ended after {longest:?}");
+        }
+        requests
+    }
+
     /// Tells how many calls are in flight and how many requests wait.
     pub(crate) fn tell_what_is_left(&self) {
         let (mut in_flight, mut waiting) = (0, 0);

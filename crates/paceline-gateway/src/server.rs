@@ -200,8 +200,8 @@ impl Gateway {
     }
 
     /// Serves until `ends` is ready. Then no connection is accepted any more, calls in flight are answered, and requests that
-    /// are held go on waiting and are then refused, for as long as the bounds say.
-    pub async fn serve(self: &Arc<Self>, listener: TcpListener, ends: impl Future<Output = ()>) {
+    /// are held go on waiting and are then refused, for as long as the bounds say. Returns how many requests were cut off then.
+    pub async fn serve(self: &Arc<Self>, listener: TcpListener, ends: impl Future<Output = ()>) -> u64 {
         let connections = Connections::counted_in(Arc::clone(&self.under_way));
         let service = |gateway: Arc<Self>, peer, request| async move { gateway.answer(peer, request).await };
         tokio::select! {
@@ -214,13 +214,11 @@ impl Gateway {
         self.tell_what_is_left();
         let mut drained = pin!(connections.end());
         if timeout(self.bounds.drain_held, &mut drained).await.is_ok() {
-            return;
+            return 0;
         }
         self.closing.enter(Phase::Closes);
         let left = self.bounds.drain.saturating_sub(self.bounds.drain_held);
-        if timeout(left, drained).await.is_err() {
-            tracing::warn!("requests were cut off, because their answers took longer than {:?}", self.bounds.drain);
-        }
+        timeout(left, drained).await.map_or_else(|_| self.cuts_off(), |()| 0)
     }
 
     /// Serves the metrics, and whether the gateway lives and is ready, on an address of their own, for as long as it is polled.

@@ -84,7 +84,7 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     };
     let end_batches = async {
         signals.first().await;
-        batches.end().await;
+        batches.end().await
     };
     let metrics = async {
         let Some((listener, _)) = metrics else { return std::future::pending().await };
@@ -113,7 +113,7 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
         }
     };
     let status = tokio::select! {
-        ((), ()) = async { tokio::join!(gateway.serve(listener, ends), end_batches) } => Status::Success,
+        (requests, calls) = async { tokio::join!(gateway.serve(listener, ends), end_batches) } => drained(requests, calls),
         status = hurried(&signals, &gateway) => status,
         _ = async { tokio::join!(usage.keep(&gateway), lifts, certificate, metrics) } => unreachable!("they go on while polled"),
         () = reloads => unreachable!("it goes on for as long as it is polled"),
@@ -121,6 +121,15 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     usage.save(&gateway.clients());
     upstreams.end().await;
     Ok(status)
+}
+
+/// How it ends once what is in flight has had its time: of so many requests of clients, which the gateway has told, and calls of
+/// batches that were cut off.
+fn drained(requests: u64, calls: u64) -> Status {
+    if calls > 0 {
+        tracing::warn!("calls of batches that were cut off: {calls}; their batches go on with the next gateway");
+    }
+    if requests + calls > 0 { Status::Deferred } else { Status::Success }
 }
 
 /// Returns at the second signal: what is under way then is cut off.

@@ -1,12 +1,14 @@
 //! `paceline serve`: how it begins, what it keeps over restarts, and how it ends.
 
-use std::io::BufReader;
+use std::io::{BufReader, Write as _};
+use std::net::TcpStream;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::batches::{Service, input};
 use crate::bounded::{Bounded, read_line};
 use crate::serve_keys::{keys, told};
 use crate::serve_operation::{configure, configured, wait_for_log};
@@ -88,6 +90,22 @@ pub(crate) fn serve(job: &Job, server: &Server, flags: &[&str]) -> Command {
     let mut command = job.paceline();
     command.args(["serve", "--listen", "127.0.0.1:0", "--base-url", &server.url()]).args(flags);
     command
+}
+
+#[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes half a minute: scripts/test runs it")]
+fn an_end_that_cuts_off_what_is_in_flight_is_no_clean_one() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok().never()));
+    let mut service = Service::start(&job, &server, &[]);
+    service.create(&input(2), "24h");
+    let mut client = TcpStream::connect(service.gateway.url.trim_start_matches("http://")).expect("it listens");
+    client.write_all(b"GET /generic/v1/things HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("sent");
+    server.wait_for(3);
+    service.signal(Signal::TERM);
+    assert_eq!(service.gateway.ended(), Some(3), "{}", job.text("gateway.log"));
+    let log = job.text("gateway.log");
+    assert!(log.contains("WARN requests that were cut off: 1, whose answers took longer than 30s"), "{log}");
+    assert!(log.contains("WARN calls of batches that were cut off: 2"), "{log}");
 }
 
 #[test]

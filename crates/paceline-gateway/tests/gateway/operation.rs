@@ -197,7 +197,19 @@ async fn a_gateway_that_ends_answers_what_is_in_flight_and_sends_back_what_waits
     assert_eq!((&told["error"]["code"], &told["error"]["type"]), (&"closing".into(), &"paceline".into()), "{told}");
     go.add_permits(1);
     assert_eq!(in_flight.await.unwrap().unwrap().text().await.unwrap(), OK);
-    served.ended.await.unwrap();
+    assert_eq!(served.ended.await.unwrap(), 0, "nothing was cut off");
+}
+
+#[tokio::test]
+async fn a_gateway_that_ends_counts_the_requests_that_it_cuts_off() {
+    let (api, arrived, _go) = slow().await;
+    let none = bounds(|bounds| (bounds.drain, bounds.drain_held) = (Duration::ZERO, Duration::ZERO));
+    let mut served = Served::new(api, "", none);
+    let in_flight: Vec<_> = (0..2).map(|_| tokio::spawn(served.post().send())).collect();
+    arrived.acquire_many(2).await.unwrap().forget();
+    served.end();
+    assert_eq!(served.ended.await.unwrap(), 2);
+    drop(in_flight);
 }
 
 #[tokio::test]

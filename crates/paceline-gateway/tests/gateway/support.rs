@@ -24,7 +24,7 @@ pub(crate) struct Served {
     pub(crate) limiter: Limiter,
     pub(crate) gateway: Arc<Gateway>,
     ends: Option<oneshot::Sender<()>>,
-    pub(crate) ended: tokio::task::JoinHandle<()>,
+    pub(crate) ended: tokio::task::JoinHandle<u64>,
 }
 
 /// A client whose key is `pk-NAME`, with these limits.

@@ -222,6 +222,7 @@ impl Tended {
     /// Sends what has not ended, until nothing is left or the batch is over, and records how it ends.
     async fn run(&self, opened: Opened, mut ends: Ends) -> Result<(), Hold> {
         let Opened { journal, context, dispatcher, counts } = opened;
+        let cut_off_before = counts.totals.abandoned;
         let batch = self.service.change(&self.id, |batch| {
             batch.request_counts = RequestCounts::from(&counts);
             if batch.status == Status::Validating {
@@ -253,6 +254,7 @@ impl Tended {
             ended.and_then(|ended| closed.map(|()| ended))
         })
         .await??;
+        self.service.cut_off.fetch_add(counts.totals.abandoned.saturating_sub(cut_off_before), Ordering::Relaxed);
         let Some(ends_as) = ends_as else {
             self.service.note(&self.id, |batch| batch.request_counts = RequestCounts::from(&counts));
             return Err(match stop {

@@ -113,10 +113,12 @@ impl Batches {
         }
     }
 
-    /// Stops the batches: calls in flight are answered, and nothing else is sent. The next gateway goes on.
-    pub(crate) async fn end(&self) {
-        if let Ok(service) = &self.0 {
-            service.end().await;
+    /// Stops the batches: calls in flight are answered, and nothing else is sent. The next gateway goes on. Returns how many
+    /// calls were cut off, because their answers took too long.
+    pub(crate) async fn end(&self) -> u64 {
+        match &self.0 {
+            Ok(service) => service.end().await,
+            Err(_) => 0,
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -79,6 +80,8 @@ pub(super) struct Service {
     clients: RwLock<Arc<Clients>>,
     /// Whether the gateway ends.
     ending: watch::Sender<bool>,
+    /// How many calls runs have cut off, because their answers took too long.
+    pub(super) cut_off: AtomicU64,
     _lock: File,
 }
 
@@ -181,6 +184,7 @@ impl Service {
             tasks: Mutex::default(),
             clients: RwLock::default(),
             ending: watch::Sender::new(false),
+            cut_off: AtomicU64::default(),
             _lock: lock,
         })))
     }
@@ -207,14 +211,16 @@ impl Service {
         self.resume();
     }
 
-    /// Ends the runs; the next start goes on with them.
-    pub(super) async fn end(&self) {
+    /// Ends the runs; the next start goes on with them. Returns how many calls were cut off meanwhile.
+    pub(super) async fn end(&self) -> u64 {
+        let before = self.cut_off.load(Ordering::Relaxed);
         self.ending.send_replace(true);
         for known in self.batches().values() {
             known.asked.send_modify(|times| *times += 1);
         }
         let mut tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
         while tasks.join_next().await.is_some() {}
+        self.cut_off.load(Ordering::Relaxed) - before
     }
 
     /// Whether the gateway ends.
