@@ -77,7 +77,7 @@ pub(crate) fn command(args: &StatsArgs) -> Result<Status, Failure> {
     } else if args.by_host {
         by_host::print(&reader, &snapshot, is_running(&path), args.json)?;
     } else if args.history {
-        print_history(&reader, args.json)?;
+        print_history(&reader, is_running(&path), args.json)?;
     } else {
         print_job(&view(&reader, &path, snapshot, is_running(&path))?, &path, args.json)?;
     }
@@ -217,9 +217,13 @@ fn snapshot(reader: &Reader) -> Result<Value, Failure> {
     Ok(job)
 }
 
-fn print_history(reader: &Reader, as_json: bool) -> Result<(), Failure> {
-    let minutes = reader.history().map_err(Failure::refused)?;
-    print(|out| if as_json { writeln!(out, "{}", history::json(&minutes)) } else { history::csv(&minutes, out) })
+fn print_history(reader: &Reader, running: bool, as_json: bool) -> Result<(), Failure> {
+    let now = clock::wall();
+    let minutes = history::with_present(reader.history().map_err(Failure::refused)?, now, running);
+    print(|out| match as_json {
+        true => writeln!(out, "{}", history::json(&minutes, now)),
+        false => history::csv(&minutes, now, out),
+    })
 }
 
 /// Prints the job; for people also that no run works on it, where something is left.

@@ -137,6 +137,25 @@ fn the_history_adds_up_to_the_totals() {
 }
 
 #[test]
+fn the_minute_that_is_under_way_has_a_line_and_is_marked() {
+    let server = Server::new(|_| Reply::ok().never());
+    let job = Job::new(1);
+    let mut running = start(&mut job.run(&server));
+    server.wait_for(1);
+    let csv = output(job.paceline().args(["stats", "--history"]));
+    let lines: Vec<_> = csv.lines().collect();
+    assert!(lines[0].ends_with(",limit_of,over") && lines[1].ends_with(",false"), "{csv}");
+    let json = output(job.paceline().args(["stats", "--history", "--json"]));
+    let minutes: Vec<Value> = serde_json::from_str(&json).expect("an array");
+    let [minute] = &minutes[..] else { panic!("{json}") };
+    assert_eq!((&minute["over"], &minute["sends"]), (&Value::Bool(false), &0.into()), "{minute}");
+    running.kill().expect("it runs");
+    running.ended();
+    let json = output(job.paceline().args(["stats", "--history", "--json"]));
+    assert_eq!(json.trim(), "[]", "nothing has happened, and nothing works on it");
+}
+
+#[test]
 fn what_was_learnt_about_the_limit_is_told_by_stats_and_summary() {
     let server = Server::new(|arrival| match arrival.before {
         0 if arrival.item == "item-9" => Reply::error(429, "rate_limit_exceeded"),
