@@ -4,6 +4,7 @@ mod account;
 mod ended;
 mod fell_back;
 mod held_back;
+mod told;
 mod unreached;
 
 use std::collections::BTreeMap;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use paceline::{BackingOff, Instant};
+use paceline::BackingOff;
 use paceline_core::{Class, GiveUp, Level, LimitScope, NextAction, Request, Retry, Timestamp};
 use paceline_gateway::Guest;
 use paceline_store::{
@@ -32,6 +33,7 @@ use crate::job::acknowledge::Acknowledge;
 use crate::job::holds;
 use crate::progress::counters::Counters;
 use crate::progress::extract::FirstLook;
+use crate::progress::failures::Failures;
 use crate::progress::minutes::Minutes;
 use crate::progress::resends::Resends;
 use crate::stops::fail_fast::{FailFast, Failed, Failure, TOO_LARGE};
@@ -42,8 +44,8 @@ use crate::upstream::Destination;
 /// The longest quote of a server's message in a log line, in characters: the report has all of it.
 const LONGEST_CAUSE: usize = 120;
 
-/// Failed items that are told under `--quiet`: the errors file and the report have all.
-const SHOWN_WHEN_QUIET: u64 = 5;
+/// Where all items that failed stand.
+const ALL_FAILURES: &str = "the errors file and the report name them";
 
 /// Hands the ends of tries to the journal.
 pub(crate) struct Recorder {
@@ -69,8 +71,7 @@ pub(crate) struct Recorder {
     resends: Resends,
     /// The last failure of each scope that has not succeeded since.
     failing: BTreeMap<Arc<str>, String>,
-    /// Items that failed in this run.
-    failures: u64,
+    failures: Failures,
     /// Where others use the limiter, and the log, too.
     guest: Option<Arc<Guest>>,
     /// Items for the fallback, where the run has one.
@@ -149,7 +150,7 @@ impl Recorder {
             held_up,
             resends,
             failing: BTreeMap::new(),
-            failures: 0,
+            failures: Failures::new(!tracing::enabled!(tracing::Level::WARN), ALL_FAILURES),
             guest,
             down: falls_back.then(Vec::new),
             extract,
@@ -169,20 +170,6 @@ impl Recorder {
     /// What happened since it was asked for last, by minute.
     pub(crate) const fn minutes(&mut self) -> &mut Minutes {
         &mut self.minutes
-    }
-
-    /// Tells of the calls that are sent again, when it is time for that.
-    pub(crate) fn tell_resends(&mut self, now: Instant) {
-        if let Some(line) = self.resends.line(now) {
-            tracing::warn!("{line}");
-        }
-    }
-
-    /// Tells of those that no line has told of, at the end.
-    pub(crate) fn tell_last_resends(&mut self) {
-        if let Some(line) = self.resends.last_line() {
-            tracing::warn!("{line}");
-        }
     }
 
     /// The counters, for items that come or go.
@@ -463,23 +450,11 @@ impl Recorder {
         }
     }
 
-    /// Records a failure and writes the one error line that it gets.
+    /// Records a failure, and tells the log.
     fn record_failure(&mut self, failed: Failed) {
-        let Failed { finished, item, scope, class, status, code, message, .. } = failed;
-        self.failures += 1;
-        let (class, reason, message) = (class.as_str(), finished.reason.as_deref(), text::printable(&message));
-        match &self.guest {
-            // A matter of its client, which has the file of errors.
-            Some(guest) if guest.may_tell_failure() => {
-                tracing::warn!(scope = &*scope, item, class, status, code, reason, "item failed: {message}");
-            }
-            None if self.failures <= SHOWN_WHEN_QUIET || !is_quiet() => {
-                tracing::error!(scope = &*scope, item, class, status, code, reason, "item failed: {message}");
-            }
-            _ => {}
-        }
+        self.tell_failure(&failed);
         self.figures.failed();
-        self.journal.finish(finished, self.acknowledge.reply());
+        self.journal.finish(failed.finished, self.acknowledge.reply());
     }
 }
 
@@ -492,8 +467,4 @@ const fn shows_its_scope(class: Class) -> bool {
 fn stop_scope(context: &Context, scope: &str, stop: StopReason) -> Recorded {
     context.limiter.stop(Some(&context.limiter.scope(scope)), &stop.to_string());
     Recorded { scopes_changed: Some(LimitScope::Scope), account: Some(stop), ..Recorded::default() }
-}
-
-fn is_quiet() -> bool {
-    !tracing::enabled!(tracing::Level::WARN)
 }

@@ -3,6 +3,7 @@
 pub(crate) mod counters;
 pub(crate) mod display;
 pub(crate) mod extract;
+pub(crate) mod failures;
 pub(crate) mod live_snapshot;
 pub(crate) mod minutes;
 pub(crate) mod oracle;

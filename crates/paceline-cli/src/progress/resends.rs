@@ -1,6 +1,7 @@
 //! One line now and then for all calls or commands that failed and are tried again: one line each would bury everything else.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::time::Duration;
 
 use paceline::Instant;
@@ -8,7 +9,7 @@ use paceline::Instant;
 use crate::text;
 
 /// Between two lines.
-const EVERY: Duration = Duration::from_secs(10);
+pub(super) const EVERY: Duration = Duration::from_secs(10);
 
 /// Retried calls that were not reported yet.
 #[derive(Debug, Default)]
@@ -64,18 +65,25 @@ impl Resends {
         if by_class.is_empty() {
             return by_gateway;
         }
-        let kinds: Vec<_> = match by_class.len() {
-            1 => by_class.keys().map(|class| (*class).to_owned()).collect(),
-            _ => by_class.iter().map(|(class, calls)| format!("{class} ({})", text::count(*calls))).collect(),
-        };
         let (what, again) = if self.are_commands { ("command", "run again") } else { ("call", "be sent again") };
         let calls = text::counted(by_class.values().sum(), what);
         let words = format!(
             "{calls} failed and {will} {again}: {}; the last one: {} (-v shows each)",
-            kinds.join(", "),
+            kinds(&by_class),
             self.last_answer
         );
         Some([Some(words), by_gateway].into_iter().flatten().collect::<Vec<_>>().join("; "))
+    }
+}
+
+/// Which kinds there are, and how many of each where there are several.
+pub(super) fn kinds<Kind: Display>(by_kind: &BTreeMap<Kind, u64>) -> String {
+    match by_kind.len() {
+        1 => by_kind.keys().map(ToString::to_string).collect(),
+        _ => {
+            let counted = |(kind, number): (&Kind, &u64)| format!("{kind} ({})", text::count(*number));
+            by_kind.iter().map(counted).collect::<Vec<_>>().join(", ")
+        }
     }
 }
 

@@ -26,6 +26,8 @@ mod estimates;
 mod expected;
 mod explain;
 #[cfg(unix)]
+mod failure_lines;
+#[cfg(unix)]
 mod fallback;
 mod files;
 mod fleet;

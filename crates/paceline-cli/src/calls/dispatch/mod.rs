@@ -224,7 +224,7 @@ impl Dispatcher {
         self.parts.recorder.settle_held_back(self.stop.as_ref());
         self.written = None;
         self.look_after();
-        self.parts.recorder.tell_last_resends();
+        self.parts.recorder.tell_last_failures();
         let (has_begun_all, stopped_scopes) = (self.begun.used_up(), self.stopped_scopes);
         Ok(Ended { stop: self.stop, has_begun_all, stopped_scopes, recorder: self.parts.recorder })
     }
@@ -385,7 +385,7 @@ impl Dispatcher {
     /// Shows and stores the progress of the run.
     fn look_after(&mut self) {
         let context = Arc::clone(&self.parts.context);
-        self.parts.recorder.tell_resends(context.limiter.now());
+        self.parts.recorder.tell_failures(context.limiter.now());
         let wall = |at| context.timestamp(at);
         // Of the changes of a limiter there is one reader, which is not this one where others use it too.
         let changes = if context.guest.is_some() { context.limiter.snapshot() } else { context.limiter.changes() };

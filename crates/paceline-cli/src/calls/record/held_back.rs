@@ -4,11 +4,10 @@ use std::sync::atomic::Ordering;
 
 use paceline_store::{Finished, Unanswered};
 
-use super::{Recorder, SHOWN_WHEN_QUIET, is_quiet};
+use super::Recorder;
 use crate::calls::item::Context;
 use crate::stops::fail_fast::Failed;
 use crate::stops::stop::StopReason;
-use crate::text;
 
 impl Recorder {
     /// Whether failures are held back.
@@ -27,10 +26,6 @@ impl Recorder {
         let pending = matches!(stop, Some(StopReason::SameFailure { scope: None, .. }));
         for failed in self.same.take_held_back() {
             if pending { self.put_back(failed) } else { self.fail(failed) }
-        }
-        let more = self.failures.saturating_sub(SHOWN_WHEN_QUIET);
-        if more > 0 && is_quiet() && self.guest.is_none() {
-            tracing::error!("{} failed; the errors file and the report name them", text::counted(more, "more item"));
         }
     }
 

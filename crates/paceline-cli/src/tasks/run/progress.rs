@@ -1,5 +1,5 @@
-//! The progress of a run on the screen and in the log: a line for each item that fails, one now and then for all that are tried
-//! again, and how far the run has come.
+//! The progress of a run on the screen and in the log: the first items that fail, one line now and then for the others and for all
+//! that are tried again, and how far the run has come.
 
 mod failed;
 mod retried;
@@ -24,6 +24,7 @@ use super::fail_fast::FailFast;
 use super::stopped_scopes::tried_again;
 use crate::job_line::JobLine;
 use crate::logging;
+use crate::progress::failures::Failures;
 use crate::progress::resends::Resends;
 use crate::text;
 
@@ -44,6 +45,9 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// Characters of what went wrong in a log line.
 const LONGEST_CAUSE: usize = 200;
+
+/// Where all items that failed stand.
+const ALL_FAILURES: &str = "`paceline tasks list --state failed` names them";
 
 /// Takes in the events of a run. Clones share their state.
 #[derive(Clone)]
@@ -80,6 +84,7 @@ struct Figures {
     ending: bool,
     /// Failed, and it is not known yet whether they wait all the same.
     untold: VecDeque<FailedItem>,
+    failures: Failures,
     /// Why groups were stopped.
     causes: BTreeSet<String>,
     /// Until when nothing begins, and why where it is no due time.
@@ -97,7 +102,7 @@ impl Figures {
 
 impl Progress {
     pub(super) fn new(quiet: bool, before: &StateCounts, policy: &SchedulerConfig, clock: WorkClock) -> Self {
-        let mut figures = Figures::default();
+        let mut figures = Figures { failures: Failures::new(quiet, ALL_FAILURES), ..Figures::default() };
         figures.count(before, clock.now());
         let (max_retries, max_deferrals) = (policy.max_retries, policy.max_deferrals);
         let (concurrency, shutdown) = (policy.concurrency, Mutex::new(figures));
@@ -192,7 +197,7 @@ impl Progress {
             ("fail", _) => {
                 (figures.ended, figures.failed) = (figures.ended + 1, figures.failed + 1);
                 let mut failed = FailedItem::of(item, decided, &self.0.clock);
-                if !failed.tell(waits(&item.key), false) {
+                if !failed.tell(&mut figures.failures, waits(&item.key), false) {
                     figures.untold.push_back(failed);
                 }
             }
@@ -227,11 +232,18 @@ impl Progress {
     /// as it is known that they do not wait after all. For at most so long that is left open.
     pub(super) fn tell(&self, waits: Waits<'_>, at_the_end: bool) {
         let now = self.0.clock.now();
-        self.tell_retried(now, at_the_end);
-        self.figures().untold.retain_mut(|failed| {
+        let mut figures = self.figures();
+        let Figures { untold, failures, .. } = &mut *figures;
+        untold.retain_mut(|failed| {
             let is_late = at_the_end || now.saturating_since(failed.at) >= LONGEST_OPEN;
-            !failed.tell(waits(&failed.key), is_late) && !at_the_end
+            !failed.tell(failures, waits(&failed.key), is_late) && !at_the_end
         });
+        let line = if at_the_end { failures.last_line() } else { failures.line(now) };
+        drop(figures);
+        if let Some(line) = line {
+            tracing::error!("{line}");
+        }
+        self.tell_retried(now, at_the_end);
     }
 
     /// Shows how far the run has come, for as long as the guard lives: on a terminal as a line that is redrawn, elsewhere

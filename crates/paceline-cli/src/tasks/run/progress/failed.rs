@@ -4,6 +4,7 @@ use paceline_core::{Class, GiveUp, Instant, Timestamp};
 use paceline_store::work::{DecisionRecord, WorkClock, WorkItem};
 
 use super::LONGEST_CAUSE;
+use crate::progress::failures::Failures;
 use crate::text;
 
 /// An item that has failed, unless all of its host or its group do.
@@ -31,7 +32,7 @@ impl FailedItem {
             time: clock.wall(),
             is_told: false,
             class: failure.class,
-            status: failure.status.filter(|status| !cause.contains(&status.to_string())),
+            status: failure.status,
             code: failure.code.clone(),
             cause,
             reason: text::printable(reason.as_deref().unwrap_or(failure.class.as_str())).into_owned()
@@ -39,8 +40,9 @@ impl FailedItem {
         }
     }
 
-    /// Tells of it once it is known whether it waits after all, or `is_late`. Returns whether it is known.
-    pub(super) fn tell(&mut self, waits: Option<bool>, is_late: bool) -> bool {
+    /// Tells of it once it is known whether it waits after all, or `is_late`, among the `failures` of the run. Returns whether
+    /// it is known.
+    pub(super) fn tell(&mut self, failures: &mut Failures, waits: Option<bool>, is_late: bool) -> bool {
         let Self { key, class, status, code, cause, reason, time, .. } = self;
         match waits {
             Some(true) if self.is_told => {
@@ -52,8 +54,29 @@ impl FailedItem {
             None if !is_late => {}
             _ if self.is_told => {}
             _ => {
-                let at = is_late.then(|| text::moment(*time));
-                tracing::error!(item = key, class = class.as_str(), status, code, cause, at, "failed: {reason}");
+                let (at, class_name) = (is_late.then(|| text::moment(*time)), class.as_str());
+                let shown = status.filter(|status| !cause.contains(&status.to_string()));
+                if failures.add(*class, *status, cause) {
+                    tracing::error!(
+                        item = key,
+                        class = class_name,
+                        status = shown,
+                        code,
+                        cause,
+                        at,
+                        "failed: {reason}"
+                    );
+                } else {
+                    tracing::debug!(
+                        item = key,
+                        class = class_name,
+                        status = shown,
+                        code,
+                        cause,
+                        at,
+                        "failed: {reason}"
+                    );
+                }
                 self.is_told = true;
             }
         }
