@@ -1,5 +1,5 @@
-//! The progress of a run on the screen and in the log: the first items that fail, one line now and then for the others and for all
-//! that are tried again, and how far the run has come.
+//! The progress of a run on the screen and in the log: the first items that fail, one line now and then for the others and for
+//! all that are tried again, and how far the run has come.
 
 mod failed;
 mod retried;
