@@ -159,8 +159,8 @@ impl Front {
         self.wait(patience, |pages| pages.orders() >= orders)
     }
 
-    /// Returns once no client is connected, so that no call of a killed program arrives any more; false when that takes longer than
-    /// `patience`.
+    /// Returns once no client is connected, so that no call of a killed program arrives any more; false when that takes longer
+    /// than `patience`.
     pub(crate) fn wait_for_hang_ups(&self, patience: Duration) -> bool {
         self.wait(patience, |pages| pages.connections == 0)
     }
