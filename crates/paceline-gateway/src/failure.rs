@@ -107,7 +107,8 @@ pub(crate) async fn read(
     let (head, body) = sent?.into_parts();
     // None was asked for: nothing that follows is an answer.
     if head.status == StatusCode::SWITCHING_PROTOCOLS {
-        return Err(NoAnswer::Malformed("it changed the protocol without being asked".to_owned()));
+        let why = "it changed the protocol without being asked".to_owned();
+        return Err(NoAnswer::Malformed { why, maybe_tls: false });
     }
     let (is_failure, bytes) = (!is_none(head.status), Vec::new());
     let most = if is_failure { LARGEST_FAILURE } else { LARGEST_ANSWER };

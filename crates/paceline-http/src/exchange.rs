@@ -147,9 +147,9 @@ pub fn is_unknown(answer: &Result<Response<Bytes>, NoAnswer>, reading: &Reading)
     match answer {
         Err(
             NoAnswer::Timeout(_)
-            | NoAnswer::Broken(_)
+            | NoAnswer::Broken { .. }
             | NoAnswer::KeptBroken(_)
-            | NoAnswer::Malformed(_)
+            | NoAnswer::Malformed { .. }
             | NoAnswer::Truncated(_)
             | NoAnswer::Undecodable(_)
             | NoAnswer::TooLarge(_)

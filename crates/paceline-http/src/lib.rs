@@ -65,7 +65,7 @@ pub use exchange::{Call, Exchange, is_unknown};
 pub use memory::AnswerMemory;
 #[cfg(feature = "middleware")]
 pub use middleware::PaceMiddleware;
-pub use no_answer::{HasAnswered, NOT_TAKEN, NoAnswer, SERVERS_OWN};
+pub use no_answer::{GATEWAY_BY_TLS, HasAnswered, NOT_TAKEN, NoAnswer, SERVERS_OWN};
 pub use operation::{Sending, operation};
 #[cfg(feature = "fleet")]
 pub use profiles::fleet_config;

@@ -61,8 +61,13 @@ pub enum NoAnswer {
     #[error("no answer {}", within(*.0))]
     Timeout(Option<Duration>),
     /// The connection broke after the request had left.
-    #[error("connection lost: {0}")]
-    Broken(String),
+    #[error("connection lost: {why}{}", https_hint(*.maybe_tls))]
+    Broken {
+        /// What was met.
+        why: String,
+        /// The call was sent without TLS to a server that has answered no call yet: it may speak TLS there.
+        maybe_tls: bool,
+    },
     /// The same of a connection that was kept from an earlier call, and broke without an answer: its server closes such ones
     /// after a time, just as this call left, and takes it on another.
     #[error("connection lost, which was kept from an earlier call: {0}")]
@@ -72,8 +77,13 @@ pub enum NoAnswer {
     #[error("the server did not take the call: {0}")]
     NotTaken(String),
     /// The response is not HTTP.
-    #[error("the response is not HTTP: {0}")]
-    Malformed(String),
+    #[error("the response is not HTTP: {why}{}", https_hint(*.maybe_tls))]
+    Malformed {
+        /// What was met.
+        why: String,
+        /// As of [`Broken`](Self::Broken).
+        maybe_tls: bool,
+    },
     /// The answer began and broke off.
     #[error("the response was cut off: {0}")]
     Truncated(String),
@@ -147,9 +157,9 @@ impl NoAnswer {
                 ..Self::Status(StatusCode::PROXY_AUTHENTICATION_REQUIRED).reading(provider, now)
             },
             Self::Timeout(_) => no_response(NoResponse::Timeout),
-            Self::Broken(_) => no_response(NoResponse::Reset),
+            Self::Broken { .. } => no_response(NoResponse::Reset),
             Self::KeptBroken(_) => Reading { wait: Some(Duration::ZERO), ..no_response(NoResponse::Reset) },
-            Self::Malformed(_) | Self::Informational(_) => no_response(NoResponse::Malformed),
+            Self::Malformed { .. } | Self::Informational(_) => no_response(NoResponse::Malformed),
             Self::Truncated(_) | Self::Undecodable(_) => no_response(NoResponse::Truncated),
             Self::TooLarge(_) | Self::HeadTooLarge => {
                 Reading { code: Some("response_too_large".to_owned()), ..Reading::new(Class::Invalid) }
@@ -170,7 +180,6 @@ impl NoAnswer {
             return failure;
         }
         let is = |such: fn(&hyper::Error) -> bool| causes(error).any(|cause| cause.downcast_ref().is_some_and(such));
-        let hint = if is_plain { HTTPS_HINT } else { "" };
         if let Some(failure) = Self::of_tunnel(error) {
             failure
         } else if let Some(failure) = Self::of_untaken(error) {
@@ -180,14 +189,15 @@ impl NoAnswer {
         } else if is(hyper::Error::is_parse_too_large) {
             Self::HeadTooLarge
         } else if is(hyper::Error::is_parse) {
-            Self::Malformed(root_cause(error) + hint)
+            Self::Malformed { why: root_cause(error), maybe_tls: is_plain }
         } else {
-            Self::Broken(root_cause(error) + hint)
+            Self::Broken { why: root_cause(error), maybe_tls: is_plain }
         }
     }
 
     /// From an error of `reqwest`.
     pub(crate) fn of(error: &reqwest::Error) -> Self {
+        let maybe_tls = error.url().is_some_and(|url| url.scheme() == "http");
         if error.is_builder() {
             Self::Unsendable(root_cause(error))
         } else if let Some(failure) = causes(error).find_map(|cause| tls_failure(cause, error.is_connect())) {
@@ -207,13 +217,13 @@ impl NoAnswer {
         } else if error.is_timeout() {
             Self::Timeout(None)
         } else if causes(error).any(|cause| cause.downcast_ref().is_some_and(hyper::Error::is_parse)) {
-            Self::Malformed(root_cause(error) + https_hint(error))
+            Self::Malformed { why: root_cause(error), maybe_tls }
         } else if error.is_decode() && causes(error).any(is_invalid_data) {
             Self::Undecodable(root_cause(error))
         } else if error.is_body() || error.is_decode() {
             Self::Truncated(root_cause(error))
         } else {
-            Self::Broken(root_cause(error) + https_hint(error))
+            Self::Broken { why: root_cause(error), maybe_tls }
         }
     }
 
@@ -247,7 +257,7 @@ impl NoAnswer {
     /// The same of a call whose connection was kept from an earlier one: what speaks HTTP there is known.
     pub(crate) fn of_kept(self) -> Self {
         match self {
-            Self::Broken(why) => Self::KeptBroken(plain(why)),
+            Self::Broken { why, .. } => Self::KeptBroken(why),
             other => other,
         }
     }
@@ -257,9 +267,9 @@ impl NoAnswer {
         match self {
             Self::Connect(why) => Self::NoGateway { address: address.to_owned(), why },
             // Nothing has ever answered there by HTTP, as `paceline serve` does: no call was taken.
-            Self::Malformed(why) if why.ends_with(HTTPS_HINT) => {
-                Self::Tls(format!("what answers there is no HTTP ({}){GATEWAY_TLS}", plain(why)))
-            }
+            Self::Malformed { why, maybe_tls: true } => Self::Tls(format!(
+                "what answers there is no HTTP ({why}); if the gateway speaks TLS there, {GATEWAY_BY_TLS}"
+            )),
             other => other,
         }
     }
@@ -325,32 +335,22 @@ impl HasAnswered {
     }
 
     /// A failure without the hint that cannot be right.
-    pub fn explain(&self, failure: NoAnswer) -> NoAnswer {
-        match failure {
-            NoAnswer::Malformed(why) if self.0.load(Ordering::Relaxed) => NoAnswer::Malformed(plain(why)),
-            NoAnswer::Broken(why) if self.0.load(Ordering::Relaxed) => NoAnswer::Broken(plain(why)),
-            failure => failure,
+    pub fn explain(&self, mut failure: NoAnswer) -> NoAnswer {
+        if let NoAnswer::Malformed { maybe_tls, .. } | NoAnswer::Broken { maybe_tls, .. } = &mut failure {
+            *maybe_tls &= !self.0.load(Ordering::Relaxed);
         }
+        failure
     }
 }
 
 /// What a server that speaks TLS does to a call without it looks like many other failures.
-fn https_hint(error: &reqwest::Error) -> &'static str {
-    let is_plain = error.url().is_some_and(|url| url.scheme() == "http");
-    if is_plain { HTTPS_HINT } else { "" }
+const fn https_hint(maybe_tls: bool) -> &'static str {
+    if maybe_tls { "; if the server speaks TLS there, write https://" } else { "" }
 }
 
-/// Why a call failed, without that hint.
-fn plain(why: String) -> String {
-    why.strip_suffix(HTTPS_HINT).map(str::to_owned).unwrap_or(why)
-}
-
-/// What may be the matter where a server answers something that is no HTTP, or nothing.
-const HTTPS_HINT: &str = "; if the server speaks TLS there, write https://";
-
-/// The same where a gateway should be.
-const GATEWAY_TLS: &str = "; if the gateway speaks TLS there, write https:// in --via, and name the certificate of its authority with \
-                           ca_file (--ca-file) where the system does not trust it";
+/// What to do about a gateway that speaks TLS, and is called without.
+pub const GATEWAY_BY_TLS: &str = "write https:// in --via, and name the certificate of the gateway's authority with ca_file (--ca-file) \
+                                  where the system does not trust it";
 
 /// What a decompressor says of bytes that it cannot read.
 fn is_invalid_data(cause: &(dyn Error + 'static)) -> bool {

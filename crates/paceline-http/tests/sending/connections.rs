@@ -101,7 +101,7 @@ async fn a_call_whose_kept_connection_is_closed_goes_again_at_once_and_one_on_a_
     let words = kept.answer.unwrap_err().to_string();
     assert!(!words.contains("https://"), "it has answered so: {words}");
     let new = send(&sender, 3, &call).await;
-    assert!(matches!(new.answer, Err(NoAnswer::Broken(_))), "{:?}", new.answer);
+    assert!(matches!(new.answer, Err(NoAnswer::Broken { .. })), "{:?}", new.answer);
     assert_eq!(new.reading.wait, None);
 }
 

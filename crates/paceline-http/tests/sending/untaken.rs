@@ -134,7 +134,7 @@ async fn of_a_call_that_may_have_been_taken_nothing_is_known() {
     let cancelled = server(&[Ends::Reset(Reason::CANCEL)]).await;
     for url in [reset, cancelled, leaving(1, 0).await, leaving(i32::MAX as u32, 0).await] {
         let exchange = sent(&sender_to(&url)).await;
-        assert!(matches!(exchange.answer, Err(NoAnswer::Broken(_))), "{:?}", exchange.answer);
+        assert!(matches!(exchange.answer, Err(NoAnswer::Broken { .. })), "{:?}", exchange.answer);
         assert!(is_unknown(&exchange.answer, &exchange.reading));
         let is_over = matches!(exchange.action, NextAction::GiveUp { reason: GiveUp::Retries, .. });
         assert!(is_over, "{:?}", exchange.action);

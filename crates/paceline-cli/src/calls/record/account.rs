@@ -1,7 +1,7 @@
 //! Why the provider refuses the account, and what to do about it.
 
 use paceline_core::{LimitScope, Timestamp};
-use paceline_http::NoAnswer;
+use paceline_http::{GATEWAY_BY_TLS, NoAnswer};
 use paceline_store::{CallTotals, ClaimedItem, Tally, Unanswered};
 
 use super::{Recorded, Recorder};
@@ -67,10 +67,7 @@ impl Recorder {
                 Some("unknown_route") => "name another upstream with --upstream, or serve this one there",
                 Some("scope_stopped") => "restart `paceline serve` once that is mended",
                 Some("client_key") => "send a key of the gateway that may do this (--header 'x-paceline-key: KEY')",
-                Some("tls_needed") => {
-                    "write https:// in --via, and name the certificate of the gateway's authority with ca_file (--ca-file) where the \
-                     system does not trust it"
-                }
+                Some("tls_needed") => GATEWAY_BY_TLS,
                 _ => "look at what the gateway says",
             };
             let fix = format!("{fix}, {AGAIN}");

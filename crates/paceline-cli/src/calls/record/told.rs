@@ -33,16 +33,17 @@ impl Recorder {
         let Failed { finished, item, scope, class, status, code, message, .. } = failed;
         let (reason, message, scope) = (finished.reason.as_deref(), text::printable(message), &**scope);
         let (class_name, code) = (class.as_str(), code.as_deref());
+        macro_rules! tell {
+            ($level:ident) => {
+                tracing::$level!(scope, item, class = class_name, status, code, reason, "item failed: {message}")
+            };
+        }
         match &self.guest {
             // A matter of its client, which has the file of errors.
-            Some(guest) if guest.may_tell_failure() => {
-                tracing::warn!(scope, item, class = class_name, status, code, reason, "item failed: {message}");
-            }
+            Some(guest) if guest.may_tell_failure() => tell!(warn),
             Some(_) => {}
-            None if self.failures.add(*class, *status, &message) => {
-                tracing::error!(scope, item, class = class_name, status, code, reason, "item failed: {message}");
-            }
-            None => tracing::debug!(scope, item, class = class_name, status, code, reason, "item failed: {message}"),
+            None if self.failures.add(*class, *status, &message) => tell!(error),
+            None => tell!(debug),
         }
     }
 }

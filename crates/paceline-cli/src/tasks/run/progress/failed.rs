@@ -56,26 +56,23 @@ impl FailedItem {
             _ => {
                 let (at, class_name) = (is_late.then(|| text::moment(*time)), class.as_str());
                 let shown = status.filter(|status| !cause.contains(&status.to_string()));
+                macro_rules! tell {
+                    ($level:ident) => {
+                        tracing::$level!(
+                            item = key,
+                            class = class_name,
+                            status = shown,
+                            code,
+                            cause,
+                            at,
+                            "failed: {reason}"
+                        )
+                    };
+                }
                 if failures.add(*class, *status, cause) {
-                    tracing::error!(
-                        item = key,
-                        class = class_name,
-                        status = shown,
-                        code,
-                        cause,
-                        at,
-                        "failed: {reason}"
-                    );
+                    tell!(error)
                 } else {
-                    tracing::debug!(
-                        item = key,
-                        class = class_name,
-                        status = shown,
-                        code,
-                        cause,
-                        at,
-                        "failed: {reason}"
-                    );
+                    tell!(debug)
                 }
                 self.is_told = true;
             }
