@@ -5,6 +5,7 @@
 
 mod clients;
 mod gateway;
+mod nginx;
 mod server;
 
 use std::process::ExitCode;
@@ -17,6 +18,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use self::clients::Clients;
 use self::gateway::Gateway;
+use self::nginx::Nginx;
 use self::server::Server;
 
 /// Limits so wide that nothing waits for them.
@@ -47,33 +49,44 @@ async fn main() -> ExitCode {
 }
 
 /// The time that the gateway adds to calls of 50 ms, 16 at a time: what the server itself took is not counted, nor what the same
-/// calls take without the gateway.
+/// calls take without the gateway. The same of nginx in its place.
 async fn added(program: &str, server: &Server) -> bool {
-    let gateway = Gateway::start(program, server, WIDE);
-    let [direct, through] = [server.url(), gateway.url()].map(Clients::new);
-    let (mut without, mut with) = (Vec::new(), Vec::new());
+    let (gateway, nginx) = (Gateway::start(program, server, WIDE), Nginx::start(server));
+    let [direct, through, of_peer] = [server.url(), gateway.url(), nginx.url()].map(Clients::new);
+    let (mut without, mut with, mut peer) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..5 {
         without.extend(direct.calls(16, 60).await);
         with.extend(through.calls(16, 60).await);
+        peer.extend(of_peer.calls(16, 60).await);
     }
-    let most = |share| quantile(&mut with.clone(), share) - quantile(&mut without.clone(), share);
-    let (half, most) = (most(0.5), most(0.99));
+    let mut most = |share| {
+        let without = quantile(&mut without, share);
+        [&mut with, &mut peer].map(|times| quantile(times, share) - without)
+    };
+    let ([half, half_of_peer], [most, most_of_peer]) = (most(0.5), most(0.99));
+    println!("measure gateway, added_ms by nginx, 16 at a time: p50={half_of_peer:.2} p99={most_of_peer:.2}");
     let is_met = verdict("added_ms, 16 at a time", "p50", half, 0.5);
     verdict("added_ms, 16 at a time", "p99", most, 3.0) && is_met
 }
 
-/// How late the events of streams come, beside those of streams without the gateway.
+/// How late the events of streams come, beside those of streams without the gateway, and through nginx.
 async fn streams(program: &str, server: &Server) -> bool {
-    let gateway = Gateway::start(program, server, WIDE);
-    let [direct, through] = [server.url(), gateway.url()].map(Clients::new);
-    let (mut without, mut with) = (clients::Events::default(), clients::Events::default());
+    let (gateway, nginx) = (Gateway::start(program, server, WIDE), Nginx::start(server));
+    let [direct, through, of_peer] = [server.url(), gateway.url(), nginx.url()].map(Clients::new);
+    let [mut without, mut with, mut peer] = [(); 3].map(|()| clients::Events::default());
     for _ in 0..10 {
         without.add(direct.streams(16).await);
         with.add(through.streams(16).await);
+        peer.add(of_peer.streams(16).await);
     }
-    let first = quantile(&mut with.first, 0.5) - quantile(&mut without.first, 0.5);
+    let direct = quantile(&mut without.first, 0.5);
+    let [first, first_of_peer] = [&mut with, &mut peer].map(|events| quantile(&mut events.first, 0.5) - direct);
     let transit = quantile(&mut with.transit, 0.99);
     println!("measure gateway, events without it: transit_ms p99={:.2}", quantile(&mut without.transit, 0.99));
+    let transit_of_peer = quantile(&mut peer.transit, 0.99);
+    println!(
+        "measure gateway, events through nginx: first, added_ms p50={first_of_peer:.2} transit_ms p99={transit_of_peer:.2}"
+    );
     let is_met = verdict("first event, added_ms", "p50", first, 0.4);
     verdict("events, transit_ms", "p99", transit, 5.0) && is_met
 }
