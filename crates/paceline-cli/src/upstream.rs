@@ -330,6 +330,9 @@ pub(crate) const fn is_own_account(upstream: &Upstream, mock: Option<&MockServer
     upstream.via.is_none() && mock.is_none()
 }
 
+/// What to do where a gateway refuses the key that calls show to it, or that they show none.
+pub(crate) const KEY_AT_GATEWAY: &str = "send a key of the gateway that may do this (--header 'x-paceline-key: KEY')";
+
 /// The secret that calls carry, for people; else why they carry none, and what to do.
 pub(crate) fn key_sent(upstream: &Upstream) -> Result<String, String> {
     let key = match &upstream.key {

@@ -55,7 +55,7 @@ impl Conditions {
     pub(crate) fn amiss(&self) -> String {
         let refused =
             "the last change of the configuration, a key or a certificate was refused, and the former ones stay\n";
-        let unwritten = "what counts against limits cannot be written, and a restart would forget it\n";
+        let unwritten = "the state of limits and holds cannot be written, and a restart may forget some of it\n";
         let is_unwritten = !self.unwritten().is_empty();
         [(self.0.is_refused.load(Ordering::Relaxed), refused), (is_unwritten, unwritten)]
             .into_iter()
@@ -78,8 +78,7 @@ impl Conditions {
         }
         let refused =
             "1 while the last reading of the configuration was refused, so that a former one is in force, else 0";
-        let unwritten =
-            "Files of what counts against limits that could not be written the last time: a restart would forget it";
+        let unwritten = "Files of the state of limits and holds that could not be written the last time: a restart may forget some of it";
         for (name, help, value) in [
             ("paceline_reload_refused", refused, f64::from(u8::from(self.0.is_refused.load(Ordering::Relaxed)))),
             ("paceline_unwritten_files", unwritten, self.unwritten().len() as f64),

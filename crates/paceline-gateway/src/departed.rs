@@ -241,8 +241,13 @@ impl Backend {
                 upstream,
                 scope = scope.as_deref().map(of_all),
                 client = scope.as_deref().and_then(|place| place.split_once('\n')).map(|(_, client)| client),
-                "the upstream answers again, after {}",
-                format_duration(after)
+                "the upstream answers again, after {}{}",
+                format_duration(after),
+                if reading.class == Class::Success {
+                    String::new()
+                } else {
+                    format!(", with a refusal: {}", reading.reason())
+                }
             ),
         }
     }

@@ -114,7 +114,7 @@ impl Account {
             // On a full disk it may have no room to say so, and take turns all the same.
             let counted = match pid {
                 None if shares => {
-                    "whether it shares the configured limits is not known; unless a line says that both do,"
+                    "it is not known yet whether it shares the configured limits; unless a further line here tells that both do,"
                 }
                 _ => "each run counts its own calls alone, so",
             };

@@ -156,7 +156,7 @@ impl ClientUsage {
             written.states = used;
             former.into_iter().for_each(|place| notes.forget(place));
         }
-        self.trouble.tell(path, replaced, "a restart now would forget what clients have used of their limits");
+        self.trouble.tell(path, replaced, "a restart now may forget what clients have used of their limits");
     }
 }
 

@@ -27,8 +27,11 @@ use crate::output;
 const MARK: &[u8] =
     b"There are keys of clients in the file beside this one. Without that file a gateway does not begin.\n";
 
-/// When a change of the keys acts.
-const KNOWN: &str = "a gateway that runs knows it within two seconds, or at once on SIGHUP";
+/// When a change of the keys acts, and where.
+fn known(place: &Place) -> String {
+    let file = path(place).map(|path| path.display().to_string()).unwrap_or_default();
+    format!("a gateway whose keys are in {file} knows it within two seconds, or at once on SIGHUP")
+}
 
 /// The longest name.
 const LONGEST_NAME: usize = 64;
@@ -286,7 +289,7 @@ fn set(args: SetArgs) -> Result<(), Failure> {
 fn tell_what_holds(name: &str, place: &Place) {
     let file = kept(place);
     let Some(record) = file.iter().flat_map(|file| &file.keys).find(|key| key.name == name) else { return };
-    tracing::info!("{name}: {}; {KNOWN}", record.understood());
+    tracing::info!("{name}: {}; {}", record.understood(), known(place));
 }
 
 fn revoke(name: &str, former: bool, place: &Place) -> Result<(), Failure> {
@@ -302,7 +305,7 @@ fn revoke(name: &str, former: bool, place: &Place) -> Result<(), Failure> {
         has_one.then_some(()).ok_or_else(refused)
     })?;
     let what = if former { "the former key" } else { "every key" };
-    tracing::info!("{what} of {name} is revoked: {KNOWN}");
+    tracing::info!("{what} of {name} is revoked: {}", known(place));
     tell_batches(name, place);
     Ok(())
 }

@@ -127,7 +127,11 @@ impl Saved {
         if replaced.is_ok() {
             *written = Some(state.pacer);
         }
-        self.trouble.tell(path, replaced, "a restart now would forget what counts against the limits");
+        self.trouble.tell(
+            path,
+            replaced,
+            "a restart now may forget holds, what was learnt, and what counts against the limits",
+        );
     }
 }
 

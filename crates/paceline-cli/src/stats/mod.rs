@@ -49,9 +49,9 @@ pub(crate) struct StatsArgs {
 /// Said of a job that is left.
 fn no_run(snapshot: &Value) -> String {
     let first = match snapshot["stopped"].as_str() {
-        Some("account") => " stopped by a refused key or account: mend that, then",
-        Some("budget") => " stopped by a budget of all its runs: raise that, then",
-        Some("same_failure") => " stopped by calls that all failed the same way: mend the cause, then",
+        Some("account") => "; it was stopped by a refused key or account: mend that, then",
+        Some("budget") => "; it was stopped by a budget of all its runs: raise that, then",
+        Some("same_failure") => "; it was stopped by calls that all failed the same way: mend the cause, then",
         _ => ";",
     };
     format!("no run works on this job{first} run the same command again to continue it\n")

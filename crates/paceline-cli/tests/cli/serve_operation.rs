@@ -209,7 +209,7 @@ fn counts_that_cannot_be_written_are_a_metric() {
     let (status, text) = get(&format!("{}/readyz", gateway.url));
     assert_eq!(
         (status, &*text),
-        (200, "ready\nwhat counts against limits cannot be written, and a restart would forget it\n")
+        (200, "ready\nthe state of limits and holds cannot be written, and a restart may forget some of it\n")
     );
     std::fs::rename(job.path("elsewhere"), job.path("state")).expect("movable");
     has_metric(&gateway, "paceline_unwritten_files 0");

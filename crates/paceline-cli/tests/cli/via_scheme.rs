@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use paceline_store::work::State;
 
 use crate::serve::{Gateway, serve};
-use crate::serve_keys::certify;
+use crate::serve_keys::{certify, keys, told};
 use crate::support::{Job, Reply, Server, finish, line};
 use crate::tasks_run::{Store, ran};
 
@@ -45,6 +45,18 @@ fn a_gateway_whose_scheme_is_another_stops_the_run_before_items_fail() {
     right.args(["run", "in.jsonl", "-o", "out.jsonl", "--upstream", "generic", "--via", &with_tls.url]);
     let (code, log) = finish(right.args(["--ca-file", "tls.pem"]));
     assert_eq!((code, server.count()), (0, 2), "the same job goes on: {log}");
+}
+
+#[test]
+fn a_key_that_the_gateway_refuses_is_not_taken_for_that_of_its_upstream() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    told(&mut keys(&job, &["add", "ci"]));
+    let (gateway, store) = (started(&job, &server, &["--state", "state"]), Store::of(&[]));
+    store.add("a", &serde_json::from_str(&line("item-0")).expect("a line"));
+    let ran = ran(store.command().args(["--http", "--upstream", "generic", "--via", &gateway.url]));
+    let advice = "send a key of the gateway that may do this (--header 'x-paceline-key: KEY'): ";
+    assert!(ran.log.contains(advice) && !ran.log.contains("upstream key"), "{}", ran.log);
+    assert_eq!(server.count(), 0);
 }
 
 /// The address of a server that answers a request without TLS as some do that speak it: with an alert of TLS.

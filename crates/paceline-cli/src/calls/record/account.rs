@@ -8,6 +8,7 @@ use super::{Recorded, Recorder};
 use crate::calls::entry;
 use crate::calls::item::Sent;
 use crate::stops::stop::{AGAIN, StopReason};
+use crate::upstream::KEY_AT_GATEWAY;
 
 /// What to do about the key that calls carry, or that they carry none.
 pub(crate) struct KeyAdvice {
@@ -66,7 +67,7 @@ impl Recorder {
             let fix = match reading.code.as_deref() {
                 Some("unknown_route") => "name another upstream with --upstream, or serve this one there",
                 Some("scope_stopped") => "restart `paceline serve` once that is mended",
-                Some("client_key") => "send a key of the gateway that may do this (--header 'x-paceline-key: KEY')",
+                Some("client_key") => KEY_AT_GATEWAY,
                 Some("tls_needed") => GATEWAY_BY_TLS,
                 _ => "look at what the gateway says",
             };

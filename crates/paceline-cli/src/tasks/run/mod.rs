@@ -158,7 +158,7 @@ fn tell_of_cut_off(what: &str, items: u64, are_requests: bool) {
             true => {
                 "calls were cut off before an answer; what may be sent twice is sent again, and may be billed twice"
             }
-            false => "commands were cut off, and begin again",
+            false => "commands may be running still, and begin again",
         };
         tracing::warn!("{what} while it had {items}: as many or fewer {cut_off}");
     }

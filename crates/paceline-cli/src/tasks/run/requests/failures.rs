@@ -25,6 +25,7 @@ pub(super) fn held_as_killed(unknown: UnknownOutcome, task: &Task) -> Failure {
 pub(super) fn of_item(task: &Task, status: StatusCode, reading: Reading, upstream: &Upstream) -> Reading {
     let (item, group) = (task.key(), task.group());
     let refused = (status == StatusCode::UNAUTHORIZED).then(|| match upstream::key_sent(upstream) {
+        Ok(_) if reading.is_of_gateway() => format!("{}: ", upstream::KEY_AT_GATEWAY),
         Ok(key) => format!("{key} is refused: "),
         Err(unsent) => format!("{unsent}: "),
     });
