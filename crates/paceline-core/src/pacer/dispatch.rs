@@ -32,10 +32,11 @@ impl Pacer {
     /// A server that may be down is not tested with an item that has no retry left, if another has: a test is a call like any
     /// other, and an outage costs no item. One that is down is tested with one of the items that failed least, here and there:
     /// those that failed may fail for ever, and so may their neighbours, and would keep out the others, whose success shows that
-    /// the server works. For the same reason every other call is one of an item that has not failed, where a pace is learnt and
-    /// the server has refused calls. Those that failed hold half of the places at most while others wait, since they may hang
-    /// again. And where a call that went first was told to wait again, or the server names waits that say nothing, those go that
-    /// were not told to wait.
+    /// the server works. After two such tests in vain one of those tests it that failed before and may be sent again: a server
+    /// may fail what it was never asked for. So that items which fail for ever keep no others out, every other call is one of an
+    /// item that has not failed, where a pace is learnt and the server has refused calls. Those that failed hold half of the
+    /// places at most while others wait, since they may hang again. And where a call that went first was told to wait again, or
+    /// the server names waits that say nothing, those go that were not told to wait.
     /// A caller whose calls alone fail keeps no other one out: what another waits for goes first.
     pub(super) fn head(&self, now: Instant, scope: &Scope) -> Option<Place> {
         let head = self.head_of_all(scope)?;
@@ -61,7 +62,11 @@ impl Pacer {
         };
         let may_be_down = scope.may_be_down();
         if may_be_down && scope.is_down() {
-            return scope.queue.one_with_least(PROBE_CANDIDATES, scope.totals.probes, tried);
+            let by_turn = |slot| {
+                let (has_no_retry, attempts) = tried(slot);
+                (has_no_retry, scope.tests_again() != (attempts > 0), attempts)
+            };
+            return scope.queue.one_with_least(PROBE_CANDIDATES, scope.totals.probes, by_turn);
         }
         if scope.told_lets_others_go() {
             return scope.queue.first_but(PROBE_CANDIDATES, |slot| self.slots.at(slot).request.deferrals > 0);

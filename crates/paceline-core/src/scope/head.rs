@@ -27,6 +27,11 @@ impl Scope {
         self.breaker.all().is_testing()
     }
 
+    /// Whether it is the turn of an item that has failed before to test it.
+    pub(crate) const fn tests_again(&self) -> bool {
+        self.breaker.all().tests_again()
+    }
+
     /// Whether the pace is learnt and a call was refused: what is refused next may be due to the rate or to the item.
     pub(crate) fn learns_from_refusals(&self) -> bool {
         self.pace == Pace::Auto && self.learnt.was_refused()

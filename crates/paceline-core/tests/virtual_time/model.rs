@@ -366,8 +366,9 @@ impl Model {
             // Where the server may be down, one that has no retry left lets others of its priority test it.
             let last = |request: &Request| request.attempts >= Retry::default().max_retries;
             let tests = as_urgent && last(&other.request) && !last(&request);
-            // One that is down is tested with any of those that failed least.
-            let probes = probe && as_urgent && other.request.attempts >= request.attempts;
+            // One that is down is tested with any of those that failed least, and by turns with one that failed.
+            let failed_least = other.request.attempts >= request.attempts || other.request.attempts == 0;
+            let probes = probe && as_urgent && failed_least;
             // Those that failed hold half of the places at most.
             let may_hang = enough && as_urgent && other.request.attempts > 0 && request.attempts == 0;
             // Where a call that went first was told to wait again, those that were not go before those that were.

@@ -65,6 +65,36 @@ fn items_that_always_fail_keep_the_others_from_nothing() {
     }
 }
 
+/// A host that answers each page at its second call, be it after a wait that it names: to test it with pages that it was never
+/// asked for would show only that it fails. What it calls overload slows the learnt pace down, too.
+#[test]
+fn a_server_that_fails_each_item_once_is_tested_with_those_that_failed_too() {
+    let named = |class| Outcome::new(class).with_hint(Duration::from_secs(2), false);
+    for (pace, failure, items) in [
+        (Pace::Auto, Outcome::new(Class::Transient), 600),
+        (Pace::Auto, named(Class::Transient), 600),
+        (Pace::Auto, named(Class::Overloaded), 80),
+        (Pace::Fixed, Outcome::new(Class::Transient), 600),
+        (Pace::Fixed, named(Class::Overloaded), 600),
+    ] {
+        for has_journal in [false, true] {
+            let mut called = BTreeSet::new();
+            let server = |_, item| {
+                let is_second = !called.insert(item);
+                (Duration::from_millis(5), if is_second { Outcome::new(Class::Success) } else { failure.clone() })
+            };
+            let config = PacerConfig { pace, ..PacerConfig::default() }.with_in_flight(64);
+            let job = match has_journal {
+                true => run_with_journal(config, items, at(3_600.0), server),
+                false => run(config, items, at(3_600.0), server),
+            };
+            let case = format!("{pace:?}, {:?}, journal {has_journal}", failure.class);
+            assert_eq!((job.succeeded.len(), job.arrivals.len()), (items as usize, 2 * items as usize), "{case}");
+            assert!(job.makespan() < 60.0, "{case}: {} s", job.makespan());
+        }
+    }
+}
+
 /// A server of which nine calls in ten fail, whichever they are, is spared all the same.
 #[test]
 fn a_server_that_fails_nearly_always_is_tested_by_one_call_at_a_time() {
