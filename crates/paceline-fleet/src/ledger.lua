@@ -11,7 +11,7 @@
 --       units; for the board (board.rs): topic, how long it lasts, and the values of a note;
 --       for draw (pot.rs) units, lump, back, unpaid, and what was announced: limit, remaining, missing, left, gradually, window.
 local STATE, MEMBERS, LEASES, QUARANTINE, BOARD = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local AHEAD, EXPIRIES, WOKEN, NOTES = 1000000, 16, 16, 256
+local AHEAD, EXPIRIES, WOKEN, WOKEN_TO_LEND, NOTES = 1000000, 16, 16, 64, 256
 local TURN, LONGEST, HOUR = 65536, 1099511627776, 3600000000
 local max, min, floor, abs = math.max, math.min, math.floor, math.abs
 local call = redis.call
@@ -32,12 +32,15 @@ local UNITS, KEPT, TURN_LASTS, EVERY, HELD, OWED, ASIDE, DIVIDED, CONTENDED, LIN
 -- settled.rs: what the last division stands on, if ROOM is not 0, and the sums of all members; behind all others, for members of an
 -- older version leave it out.
 local ROOM, CAPACITY, LEFT_OVER, WEIGHTS, MOVES, HINTS, WANTS, SPARES, TARGETS = 11, 12, 13, 14, 15, 16, 17, 18, 19
+-- What all members lack for one call, behind all that.
+local LACKING = 20
 local AMPLE, ENOUGH, SHORT = 1, 2, 3
 -- level.rs: how a member stands in the line.
 local STAYS, WAITS, RESTS = 1, 2, 3
 -- pot.rs
 local GRADUALLY, OVER, LIMIT, RESETS, LEFT, AT, LACKS, PERIOD = 1, 2, 3, 4, 5, 6, 7, 8
 local MINUTE, FAR, UNKNOWN = 60000000, 10000000, 1000000
+-- SINCE is -1 for a member that has no place in the line, and -2 for one that waits there.
 local HAS, WANT, LUMP, TARGET, TOLD, SINCE, PASS = 1, 2, 3, 4, 5, 6, 7
 
 -- Of each limit its place among the former ones, or 0, where a member brings others; and how many those were.
@@ -96,15 +99,18 @@ for k = 1, number() do
     if from then books[k][DIVIDED] = -1 end
 end
 -- What is kept of a division, and when the server was last told for how long it keeps the keys.
-local settled_from, expires = #books * 6, -1
+local settled_from, expires_at, expires = #books * 6, #books * 15 + 1, -1
 if not from and #kept > settled_from then
     for k, book in ipairs(books) do
         for field = ROOM, TARGETS do book[field] = kept[settled_from + (k - 1) * 9 + field - LINE] end
+        book[LACKING] = kept[expires_at + k]
+        -- A member of an older version has left that out: the next division sums it.
+        if not book[LACKING] then book[LACKING], book[ROOM] = 0, 0 end
     end
-    expires = kept[#kept]
+    expires = kept[expires_at]
 else
     for _, book in ipairs(books) do
-        for field = ROOM, TARGETS do book[field] = 0 end
+        for field = ROOM, LACKING do book[field] = 0 end
     end
 end
 -- A key that is written may not have been there.
@@ -131,6 +137,7 @@ local function save()
     local lives = is_new or expires < 0 or clock_now - expires >= HOUR or clock_now < expires
     if lives then expires = clock_now end
     sums[n + 1] = expires
+    for k = 1, #books do sums[n + 1 + k] = books[k][LACKING] end
     call('HSET', STATE, 'now', text(clock_now), 'books', cmsgpack.pack(sums))
     local words = { known_run or '', false, text(shift), text(recovers), names, false, text(count), text(newest) }
     if state[5] ~= names or not state[9] then call('HSET', STATE, 'windows', cmsgpack.pack(windows)) end
@@ -196,6 +203,17 @@ local function ceiling(book, want)
 end
 
 local function missing(part) return max(part[TARGET] - part[HAS], 0) end
+
+-- level.rs: what a part lacks for a call that its share has room for, and what it lends to those.
+local function lacks(part)
+    local has, lump, target = part[HAS], part[LUMP], part[TARGET]
+    if has >= lump or target < lump or (part[SINCE] >= 0 and floor(target / 2) < lump) then return 0 end
+    return lump - has
+end
+local function lends(part, lacking)
+    local lent = min(lacking, part[LUMP])
+    return part[HAS] <= part[TARGET] and part[HAS] >= part[LUMP] + lent and lent or 0
+end
 local function pooled(book) return max(book[UNITS] - book[HELD] - book[ASIDE], 0) end
 
 local function unpacked(packed)
@@ -225,6 +243,7 @@ local function sum(member, sign)
         book[HELD], book[OWED] = book[HELD] + sign * part[HAS], book[OWED] + sign * missing(part)
         book[WANTS], book[SPARES] = book[WANTS] + sign * part[WANT], book[SPARES] + sign * spare(part[WANT])
         book[TARGETS] = book[TARGETS] + sign * part[TARGET]
+        if part[HAS] < part[LUMP] then book[LACKING] = book[LACKING] + sign * lacks(part) end
     end
 end
 
@@ -342,7 +361,7 @@ local function divide_anew(now, k, own, stands)
         for _, turn in ipairs(line) do
             local part, rests = turn.part, turn.stands == RESTS
             if turn.step > room and (rests or room == 0 or given + turn.step > most) then
-                if not rests then room, part[SINCE] = 0, -1 end
+                if not rests then room, part[SINCE] = 0, -2 end
             else
                 room, given = max(room - turn.step, 0), given + turn.step
                 part[TARGET] = part[TARGET] + turn.step
@@ -401,7 +420,7 @@ local function divide_anew(now, k, own, stands)
         end
         book[ROOM] = satisfied < #parts and SHORT or (is_roomy and AMPLE or ENOUGH)
         book[CAPACITY], book[LEFT_OVER], book[WEIGHTS], book[MOVES] = capacity, left, weights, -1
-        local rest, remainders, large, small, others = left, 0, {}, {}, {}
+        local rest, largest, line, others = left, 0, {}, {}
         for n = 1, satisfied do others[n] = parts[n] end
         for n = satisfied + 1, #parts do
             local entry = parts[n]
@@ -413,23 +432,27 @@ local function divide_anew(now, k, own, stands)
             local age = part[SINCE] >= 0 and max(now - part[SINCE], 0)
             local stays, holds = age and age < book[TURN_LASTS], part[TARGET] >= step
             part[TARGET] = base
-            if base > 0 then others[#others + 1] = entry end
+            if base > 0 then others[#others + 1], largest = entry, max(largest, step) end
             if fraction <= 0 then
                 part[SINCE] = -1
             else
-                if part[SINCE] < 0 then part[PASS] = max(part[PASS], book[LINE]) end
+                if part[SINCE] == -1 then part[PASS], part[SINCE] = max(part[PASS], book[LINE]), -2 end
                 local wait = floor(min(max(TURN * step * weights / fraction, 1), LONGEST))
                 part[PASS] = min(part[PASS], book[LINE] + wait)
-                local turn = { stands = WAITS, pass = part[PASS], id = entry.id, step = step, wait = wait, part = part, had = part[SINCE] }
-                if base == 0 then
-                    if age and not stays and age * TURN < book[TURN_LASTS] * wait then turn.stands = RESTS
-                    elseif stays and holds then turn.stands = STAYS end
-                    large[#large + 1] = turn
-                else
-                    remainders = remainders + fraction
-                    if stays then turn.stands = STAYS end
-                    small[#small + 1] = turn
-                end
+                local turn = { stands = WAITS, pass = part[PASS], id = entry.id, step = step, wait = wait, part = part }
+                turn.had, turn.fraction, turn.saves_up = part[SINCE], fraction, base == 0
+                if stays and (holds or base > 0) then turn.stands = STAYS
+                elseif age and not stays and base == 0 and age * TURN < book[TURN_LASTS] * wait then turn.stands = RESTS end
+                line[#line + 1] = turn
+            end
+        end
+        local large, small, remainders = {}, {}, 0
+        for _, turn in ipairs(line) do
+            if turn.saves_up and turn.step > largest then
+                large[#large + 1] = turn
+            else
+                if turn.stands == RESTS then turn.stands = WAITS end
+                remainders, small[#small + 1] = remainders + turn.fraction, turn
             end
         end
         local saved = go_round(now, book, max(rest - floor(remainders / weights), 0), capacity, large)
@@ -449,6 +472,22 @@ local function divide_anew(now, k, own, stands)
             book[TARGETS] = book[TARGETS] + part[TARGET]
         end
     end
+    -- Ledger::wake_lenders
+    local function wake_lenders(book, parts)
+        local lacking, lenders = max(book[LACKING] - pooled(book), 0), {}
+        if lacking == 0 then return end
+        for _, other in ipairs(parts) do
+            local part = other.part
+            local is_lending = part[TOLD] < min(part[HAS], part[TARGET])
+            if other.id ~= id and lends(part, lacking) > 0 and not is_lending then lenders[#lenders + 1] = other end
+        end
+        table.sort(lenders, function(a, b)
+            if a.part[HAS] ~= b.part[HAS] then return a.part[HAS] > b.part[HAS] end
+            return a.id < b.id
+        end)
+        for n = 1, min(#lenders, WOKEN_TO_LEND - #wakes) do wakes[#wakes + 1] = lenders[n].id end
+    end
+
     book[DIVIDED] = now
     if not all then
         all = {}
@@ -462,11 +501,11 @@ local function divide_anew(now, k, own, stands)
         parts[#parts + 1] = { id = other.id, weight = other.member.weight, part = other.member.parts[k] }
     end
     if not stands then level(now, book, parts) end
-    book[OWED] = 0
+    book[OWED], book[LACKING] = 0, 0
     local changed, starves = {}, false
     for _, other in ipairs(parts) do
         local part = other.part
-        book[OWED] = book[OWED] + missing(part)
+        book[OWED], book[LACKING] = book[OWED] + missing(part), book[LACKING] + lacks(part)
         starves = starves or (part[HAS] < part[LUMP] and part[TARGET] >= part[LUMP])
     end
     -- Little less than a member knows of is worth a hint only where another one has not enough for one call.
@@ -483,17 +522,18 @@ local function divide_anew(now, k, own, stands)
         if left ~= right then return left > right end
         return a.id < b.id
     end)
-    local pool, woken = pooled(book), 0
+    local pool, woken, before = pooled(book), 0, #wakes
     for _, other in ipairs(changed) do
-        local lacks = missing(other.part)
-        if lacks == 0 or pool > 0 then
+        local missed = missing(other.part)
+        if missed == 0 or pool > 0 then
             wakes[#wakes + 1], woken = other.id, woken + 1
             if woken == WOKEN then break end
         end
-        pool = max(pool - lacks, 0)
+        pool = max(pool - missed, 0)
     end
+    wake_lenders(book, parts)
     -- A hint may be lost.
-    book[HINTS] = woken
+    book[HINTS] = #wakes - before
 end
 
 -- If something has changed; else it only looks for members that a hint would help.
@@ -666,6 +706,7 @@ if operation == 'sync' or operation == 'bye' then
             known_run, recovers = run, now + lease + AHEAD
             for _, book in ipairs(books) do
                 book[HELD], book[OWED], book[ASIDE], book[ROOM], book[WANTS], book[SPARES], book[TARGETS] = 0, 0, 0, 0, 0, 0, 0
+                book[LACKING] = 0
             end
             call('DEL', MEMBERS, LEASES, QUARANTINE, BOARD)
             own, newest = nil, 0
@@ -696,9 +737,11 @@ if operation == 'sync' or operation == 'bye' then
             local part, lost = own.parts[k], 0
             if recovers < 0 then
                 divide(now, k, own)
-                local pool, owed = pooled(book), book[OWED] - missing(part)
-                local had, missed = part[HAS], missing(part)
-                local due = min(missed, pool)
+                local had, missed, pool = part[HAS], missing(part), pooled(book)
+                local lacked = had < part[LUMP] and lacks(part) or 0
+                local owed, lacking = book[OWED] - missed, max(book[LACKING] - lacked, 0)
+                -- What others lack for a call comes first, but for what it lacks itself.
+                local due = min(missed, lacked > 0 and pool or max(pool - lacking, 0))
                 local more = min(max(part[WANT] - part[HAS] - due, 0), max(pool - due - owed, 0))
                 part[HAS] = part[HAS] + due
                 if more > 0 and part[HAS] + more >= part[LUMP] then
@@ -708,7 +751,10 @@ if operation == 'sync' or operation == 'bye' then
                         part[TARGET], book[ROOM] = part[HAS], 0
                     end
                 end
-                part[TOLD] = part[TARGET]
+                lacking = lacking - pool + part[HAS] - had
+                local lent = lacking > 0 and lends(part, lacking) or 0
+                part[TOLD] = lent > 0 and part[HAS] - lent or part[TARGET]
+                if lacked > 0 then book[LACKING] = book[LACKING] + lacks(part) - lacked end
                 book[HELD] = book[HELD] + part[HAS] - had
                 book[OWED] = book[OWED] + missing(part) - missed
             else

@@ -62,6 +62,16 @@ fn members_are_served_by_their_weights() {
 
 #[test]
 #[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
+fn members_are_served_by_their_weights_also_by_less_than_a_unit_each() {
+    let (demand, window) = (Demand::Equal, Duration::from_secs(10));
+    for (units, members, weights) in [(10, 6, &[1, 3, 5][..]), (5, 6, &[1, 3, 5]), (20, 12, &[1, 3, 5])] {
+        let figures = fleet_use(&FleetJob { units, window, members, weights, demand, time: 40 * window }, 1);
+        assert!(figures.jain >= 0.97 && figures.over == 0, "{units} among {weights:?}: {figures:?}");
+    }
+}
+
+#[test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes seconds: scripts/test runs it")]
 fn equal_demand_is_served_alike_also_by_less_than_a_unit_each() {
     let (demand, window) = (Demand::Equal, Duration::from_secs(10));
     let equal = FleetJob { units: 100, window, members: 20, weights: &[1], demand, time: 3 * window };

@@ -17,6 +17,9 @@ const EXPIRIES: usize = 16;
 /// So many members are woken at once at most.
 const WOKEN: usize = 16;
 
+/// So many where another one has not enough for one call, those included that lend it some.
+const WOKEN_TO_LEND: usize = 64;
+
 /// Divides the limits of one key among its members, and fences those that fell silent. It holds no policy of pace.
 ///
 /// Inputs are [`sync`](Self::sync), [`bye`](Self::bye) and [`board`](Self::board), each one atomic step; after the first two
@@ -313,13 +316,15 @@ impl Ledger {
             self.divide(now, place, member);
         }
         let recovers = self.recovers_until.is_some();
-        let pool = self.pooled(place);
-        let owed = self.owed(place, member);
+        let mut pool = self.pooled(place);
+        let (owed, lacking) = (self.owed(place, member), self.lacking(place, Some(member)));
         let part = &mut self.members.get_mut(&member).expect("it was just put there").parts[place];
         if !recovers {
-            let due = part.missing().min(pool);
+            // What others lack for a call comes first, but for what it lacks itself.
+            let due = part.missing().min(if part.lacks() > 0 { pool } else { pool.saturating_sub(lacking) });
             // What is not meant for another member is lent at once: the next division sees who holds it.
             let more = (part.stake.want.saturating_sub(part.stake.has + due)).min((pool - due).saturating_sub(owed));
+            let had = part.stake.has;
             part.stake.has += due;
             if more > 0 && part.stake.has + more >= part.stake.lump {
                 part.stake.has += more;
@@ -327,8 +332,13 @@ impl Ledger {
                     (part.target, self.books[place].settled) = (part.stake.has, None);
                 }
             }
+            pool -= part.stake.has - had;
         }
-        part.told = if recovers { part.stake.has } else { part.target };
+        part.told = match part.lends(lacking.saturating_sub(pool)) {
+            _ if recovers => part.stake.has,
+            0 => part.target,
+            lent => part.stake.has - lent,
+        };
         let (has, target, book) = (part.stake.has, part.told, &self.books[place]);
         let lost = if recovers { pool } else { 0 };
         Grant { has, target, quarantine: book.in_quarantine() + lost, contended: book.contended }
@@ -371,9 +381,30 @@ impl Ledger {
         let woken = changed.into_iter().filter(|(part, _)| room(part)).map(|(_, id)| id).take(WOKEN);
         let before = self.wakes.len();
         self.wakes.extend(woken);
+        self.wake_lenders(place, member);
         settled.hints = self.wakes.len() > before;
         let book = &mut self.books[place];
         (book.contended, book.settled) = (settled.room == Room::Short, Some(settled));
+    }
+
+    /// Where a member has not enough for one call, others are asked for one of theirs, those first that have the most.
+    fn wake_lenders(&mut self, place: usize, speaks: MemberId) {
+        let lacking = self.lacking(place, None).saturating_sub(self.pooled(place));
+        if lacking == 0 {
+            return;
+        }
+        let others = self.members.iter().filter(|(id, _)| **id != speaks);
+        let mut lenders: Vec<_> = others.map(|(id, entry)| (&entry.parts[place], *id)).collect();
+        lenders.retain(|(part, _)| part.lends(lacking) > 0 && !part.is_lending());
+        lenders.sort_by_key(|(part, id)| (core::cmp::Reverse(part.stake.has), *id));
+        let most = WOKEN_TO_LEND.saturating_sub(self.wakes.len());
+        self.wakes.extend(lenders.into_iter().map(|(_, id)| id).take(most));
+    }
+
+    /// What all lack for one call, or all but this member.
+    fn lacking(&self, place: usize, but: Option<MemberId>) -> u64 {
+        let members = self.members.iter().filter(|(id, _)| Some(**id) != but);
+        members.map(|(_, entry)| entry.parts[place].lacks()).sum()
     }
 
     /// What all but this member are meant to hold and do not.

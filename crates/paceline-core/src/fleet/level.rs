@@ -2,7 +2,8 @@
 //!
 //! Max-min by weight: all get what they want, up to one level for each unit of weight, and each something to spare where there is
 //! enough for that of all. What is left because units are whole, and because less than the next call costs is of no use, goes
-//! round in turns. Over a long time each member has its share, also where there are more members than units.
+//! round in turns, to those first that had the least of it for their shares. Over a long time each member has its share, also
+//! where there are more members than units.
 //!
 //! A member whose next call costs more than its share saves up for it: for one turn it is meant to hold all that the call costs,
 //! and the others give way, those that want most first. Then it rests for as long as that was more than its share.
@@ -27,6 +28,9 @@ pub(super) struct Part {
     pub(super) target: u64,
     /// The target that it was told last.
     pub(super) told: u64,
+    /// It has a share of what goes round, and so a place in the line.
+    #[cfg_attr(feature = "serde", serde(default))]
+    in_line: bool,
     /// Since when it has a part that goes round.
     turn: Option<Instant>,
     /// Its place in the line for the next: it grows with each turn, by less where the share is larger.
@@ -44,9 +48,26 @@ impl Part {
         self.stake.has < self.stake.lump && self.target >= self.stake.lump
     }
 
+    /// What it lacks for a call that its share has room for. That of one which saves up for a call comes with its turn.
+    pub(super) fn lacks(&self) -> u64 {
+        let is_turn = self.turn.is_some() && self.target / 2 < self.stake.lump;
+        if self.starves() && !is_turn { self.stake.lump - self.stake.has } else { 0 }
+    }
+
+    /// What it lends of its share to members that lack so much for a call: as much as one of its own costs, and never its last.
+    pub(super) fn lends(&self, lacking: u64) -> u64 {
+        let (Stake { has, lump, .. }, lent) = (self.stake, lacking.min(self.stake.lump));
+        if has <= self.target && has >= lump + lent { lent } else { 0 }
+    }
+
+    /// It has heard that it lends, and has not given that yet.
+    pub(super) fn is_lending(&self) -> bool {
+        self.told < self.stake.has.min(self.target)
+    }
+
     /// It gets that, and has no part in what goes round.
     pub(super) const fn gets(&mut self, target: u64) {
-        (self.target, self.turn) = (target, None);
+        (self.target, self.turn, self.in_line) = (target, None, false);
     }
 
     /// When its turn is over, or the rest after that where it waits so long in the line.
@@ -73,8 +94,47 @@ pub(super) fn divide(
 ) -> Settled {
     let (satisfied, room, (left, weights)) = satisfy(capacity, parts);
     let mut settled = Settled { room, capacity, left: left as u64, weights: weights as u64, moves: None, hints: false };
-    let (mut rest, mut remainders) = (settled.left, 0.0);
-    let (mut large, mut small, mut others) = (Vec::new(), Vec::new(), (0..satisfied).collect::<Vec<_>>());
+    let terms = Terms { now, turn, left, weights };
+    let (rest, others, members) = line_up(&terms, *line, satisfied, parts);
+    let had = members.iter().map(|member| (member.place, member.rests(), parts[member.place].2.turn));
+    let had = had.collect::<Vec<_>>();
+    let (large, small) = members.into_iter().partition::<Vec<_>, _>(|member| member.saves_up);
+    let remainders = small.iter().map(|member| member.fraction).sum::<f64>();
+    let room = rest.saturating_sub((remainders / weights) as u64);
+    let saved = go_round(now, (room, capacity), line, large, parts);
+    go_round(now, (rest.saturating_sub(saved), 0), line, small, parts);
+    if saved > rest {
+        give_way(capacity - saved, &others, parts);
+        // Who gives way depends on what each wants.
+        settled.weights = 0;
+    }
+    let moves = had.into_iter().filter_map(|(place, rests, had)| match parts[place].2.turn == had {
+        true => parts[place].2.moves(now, turn, rests),
+        // Where it stands in the line, the next division sees.
+        false => Some(now),
+    });
+    settled.moves = moves.min();
+    settled
+}
+
+/// What a division goes by: when it is, how long a turn lasts, and what there is for those that want more, with their weights.
+struct Terms {
+    now: Instant,
+    turn: Duration,
+    left: f64,
+    weights: f64,
+}
+
+/// Gives those that want more than their share whole calls of it. Returns what is left, who has something, those with less than
+/// their share too, and those in the line for it.
+fn line_up(
+    &Terms { now, turn, left, weights }: &Terms,
+    line: u64,
+    satisfied: usize,
+    parts: &mut [(MemberId, u64, &mut Part)],
+) -> (u64, Vec<usize>, Vec<InLine>) {
+    let (mut rest, mut largest) = (left as u64, 0);
+    let (mut others, mut members) = ((0..satisfied).collect::<Vec<_>>(), Vec::new());
     for (place, (id, weight, part)) in parts.iter_mut().enumerate().skip(satisfied) {
         let share = left * float(*weight);
         // A part of a call is of no use to it, and of use to another.
@@ -86,13 +146,15 @@ pub(super) fn divide(
         part.target = base;
         if base > 0 {
             others.push(place);
+            largest = step.max(largest);
         }
         if fraction <= 0.0 {
-            part.turn = None;
+            part.gets(base);
             continue;
         }
-        if part.turn.is_none() {
-            part.pass = part.pass.max(*line);
+        // Who comes stands where the line is; who waits keeps its place, however far that is.
+        if !core::mem::replace(&mut part.in_line, true) {
+            part.pass = part.pass.max(line);
         }
         let wait = (TURN * float(step) * weights / fraction).clamp(1.0, LONGEST) as u64;
         // A turn that it had while a part went round more slowly, as among fewer members, counts no more than one now.
@@ -102,32 +164,16 @@ pub(super) fn divide(
             Some(age) if age >= turn && base == 0 && has_more(age, turn, wait) => Stands::Rests,
             _ => Stands::Waits,
         };
-        let member = (stands, part.pass, *id, place, wait);
-        if base == 0 {
-            large.push(member);
-        } else {
-            remainders += fraction;
-            small.push(member);
+        members.push(InLine { stands, pass: part.pass, id: *id, place, wait, fraction, saves_up: base == 0 });
+    }
+    // A call that is no larger than those of others is not saved up for: its turn comes as theirs do.
+    for member in &mut members {
+        member.saves_up &= parts[member.place].2.stake.lump > largest;
+        if member.stands == Stands::Rests && !member.saves_up {
+            member.stands = Stands::Waits;
         }
     }
-    let rests = large.iter().map(|(.., place, wait)| (*place, Some(*wait)));
-    let in_line = rests.chain(small.iter().map(|(.., place, _)| (*place, None)));
-    let in_line: Vec<_> = in_line.map(|(place, rests)| (place, rests, parts[place].2.turn)).collect();
-    let room = rest.saturating_sub((remainders / weights) as u64);
-    let saved = go_round(now, (room, capacity), line, large, parts);
-    go_round(now, (rest.saturating_sub(saved), 0), line, small, parts);
-    if saved > rest {
-        give_way(capacity - saved, &others, parts);
-        // Who gives way depends on what each wants.
-        settled.weights = 0;
-    }
-    let moves = in_line.into_iter().filter_map(|(place, rests, had)| match parts[place].2.turn == had {
-        true => parts[place].2.moves(now, turn, rests),
-        // Where it stands in the line, the next division sees.
-        false => Some(now),
-    });
-    settled.moves = moves.min();
-    settled
+    (rest, others, members)
 }
 
 /// Gives those that want no more than their share what they want, and brings them to the front. Returns how many these are,
@@ -179,9 +225,28 @@ fn has_more(age: Duration, turn: Duration, wait: u64) -> bool {
     age.as_secs_f64() * TURN < turn.as_secs_f64() * float(wait)
 }
 
-/// A member in the line: how it stands there, its place in the line, who it is, its place among all, and the wait for its next
-/// turn.
-type InLine = (Stands, u64, MemberId, usize, u64);
+/// A member in the line.
+struct InLine {
+    stands: Stands,
+    /// Its place in the line.
+    pass: u64,
+    id: MemberId,
+    /// Its place among all.
+    place: usize,
+    /// The wait for its next turn.
+    wait: u64,
+    /// What is less than a call of its share, by the weights of all.
+    fraction: f64,
+    /// Its call is larger than its share, and than those of the others.
+    saves_up: bool,
+}
+
+impl InLine {
+    /// How long it waits after a turn that was more than its share.
+    fn rests(&self) -> Option<u64> {
+        self.saves_up.then_some(self.wait)
+    }
+}
 
 /// What is less than a call of each goes to some, in turns: to as many as `room` is enough for, and then to one more that rests
 /// after it, where that makes at most `most`. Returns what it makes.
@@ -192,9 +257,9 @@ fn go_round(
     mut members: Vec<InLine>,
     parts: &mut [(MemberId, u64, &mut Part)],
 ) -> u64 {
-    members.sort_unstable();
+    members.sort_unstable_by_key(|member| (member.stands, member.pass, member.id));
     let mut given = 0;
-    for (stands, pass, _, place, wait) in members {
+    for InLine { stands, pass, place, wait, .. } in members {
         let (_, _, part) = &mut parts[place];
         let (step, rests) = (part.stake.lump, stands == Stands::Rests);
         if step > room && (rests || room == 0 || given + step > most) {

@@ -62,6 +62,7 @@
 //! | lease | 30 s ([`LEASE`]); a member syncs after a third of it, or a quarter of a window that it uses, at least 250 ms |
 //! | a member that begins | speaks within 50 ms, 200 ms without a limit to share; where it got nothing, every 100 ms for 1 s |
 //! | a member that is told to hold less | gives the next unit that comes free at once |
+//! | a member without enough for one call of its share | up to 64 others lend it one of theirs each, until it has that |
 //! | two requests of a member | at least 50 ms apart, and up to 25 ms more at random; one at a time, given up after 500 ms |
 //! | limit | 1 to 2^48 units; weights 1 to 16 |
 //! | a word for the board | at once; said again after 500 ms without an answer |

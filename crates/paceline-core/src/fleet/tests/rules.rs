@@ -425,3 +425,52 @@ fn limits_come_and_go_where_no_other_member_lives_and_those_that_stay_count_on()
         "no longer than what stays, and with something to spare"
     );
 }
+
+/// Each gives what it is told to hold less at once. What each has over time, beside its part by weight.
+#[test]
+fn what_is_less_than_a_call_of_each_goes_round_by_weight() {
+    for (units, weights) in [(10, &[1, 3, 5, 1, 3, 5][..]), (5, &[1, 3, 5, 1, 3, 5]), (13, &[16, 1, 1, 1, 16, 1, 1, 1])]
+    {
+        let kind = LimitKind::Window(10 * S);
+        let mut ledger = Ledger::found(&[FleetLimit { units, kind }], LEASE, 1);
+        let (mut has, mut held) = (vec![0; weights.len()], vec![0; weights.len()]);
+        for second in 0..2_000 {
+            for (place, weight) in weights.iter().enumerate() {
+                let asks = request(place as u64, u64::from(second) + 1, has[place], 100);
+                let reply =
+                    ledger.sync(at(second), &SyncRequest { weight: *weight, ..asks }).expect("it is the latest");
+                has[place] = reply.grants[0].has.min(reply.grants[0].target);
+                held[place] += has[place];
+            }
+        }
+        let all = held.iter().sum::<u64>() as f64;
+        assert!(all >= 0.95 * 2_000.0 * units as f64, "{units}: {held:?}");
+        for (held, weight) in held.iter().zip(weights) {
+            let part = *weight as f64 / weights.iter().sum::<u64>() as f64;
+            assert!((*held as f64 / all - part).abs() <= 0.1 * part, "{units} among {weights:?}: {held} of {all}");
+        }
+    }
+}
+
+#[test]
+fn all_lend_a_newcomer_its_first_call_and_none_takes_it_before() {
+    let mut ledger = Ledger::found(&limit(LimitKind::Window(60 * S)), LEASE, 1);
+    let mut has = [0; 12];
+    for second in 0..6 {
+        for (member, has) in has.iter_mut().enumerate() {
+            let asks = request(member as u64, u64::from(second) + 1, *has, 100);
+            let grant = ledger.sync(at(second), &asks).expect("it is the latest").grants[0];
+            *has = grant.has.min(grant.target);
+        }
+    }
+    assert_eq!(has.iter().sum::<u64>(), 100);
+    assert_eq!(sync(&mut ledger, at(10), &request(50, 1, 0, 100)), 0);
+    assert_eq!(core::iter::from_fn(|| ledger.poll_wake()).count(), 12);
+    for (member, has) in has.iter().enumerate() {
+        let grant = ledger.sync(at(10), &request(member as u64, 7, *has, 100)).expect("it is the latest").grants[0];
+        assert!(grant.has == *has && grant.target < *has, "{member}, that has {has}: {grant:?}");
+    }
+    assert_eq!(sync(&mut ledger, at(11), &request(0, 8, has[0] - 1, 100)), has[0] - 1);
+    assert_eq!(sync(&mut ledger, at(11), &request(1, 8, has[1], 100)), has[1]);
+    assert_eq!(sync(&mut ledger, at(11), &request(50, 2, 0, 100)), 1);
+}
