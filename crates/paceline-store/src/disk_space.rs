@@ -6,10 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::disk::{folder_of, free_space};
-use crate::error::DiskFull;
-
-/// Bytes that stay free while a run goes on. At its end the answers that waited may take them, and then the report.
-const RESERVE: u64 = 1 << 20;
+use crate::disk_full::{DiskFull, RESERVE};
 
 /// Bytes that a command takes in the database, whose log has whole pages: the commands of a batch change neighbours.
 const BYTES_PER_COMMAND: u64 = 4 << 10;
@@ -61,7 +58,7 @@ impl DiskSpace {
         Self::with(folders, free_space)
     }
 
-    fn with(folders: Vec<PathBuf>, free: fn(&Path) -> Option<u64>) -> Self {
+    pub(crate) fn with(folders: Vec<PathBuf>, free: fn(&Path) -> Option<u64>) -> Self {
         let state = State {
             disk_full: None,
             expected: 0,
@@ -109,12 +106,18 @@ impl DiskSpace {
         records: impl Iterator<Item = usize> + Clone,
         make_room: impl FnOnce(),
     ) -> usize {
-        let mut least = self.least();
-        if self.disk_full().is_some() || full(least, 2 * RESERVE).is_some() {
-            make_room();
-            least = self.least();
-        }
+        let least = self.least_after(make_room);
         self.wait(records, least)
+    }
+
+    /// The folder with the least space; on a disk that is full, or nearly so, `make_room` comes first.
+    fn least_after(&self, make_room: impl FnOnce()) -> Option<(u64, &PathBuf)> {
+        let least = self.least();
+        if self.disk_full().is_none() && full(least, 2 * RESERVE).is_none() {
+            return least;
+        }
+        make_room();
+        self.least()
     }
 
     /// `least`: the folder with the least space, as it was measured just now.
@@ -140,11 +143,12 @@ impl DiskSpace {
     }
 
     /// Blocks until the disk has space for so many changes of a database that holds no answers, or the caller waits no more.
-    /// Returns whether it had none at first, and has some now.
-    pub(crate) fn wait_for_changes(&self, changes: u64) -> bool {
-        let (mut state, mut waited) = (self.state(), false);
-        while !state.fail_when_full {
-            let lacking = self.lacks(RESERVE + on_disk(0, changes));
+    /// On a disk that is full, or nearly so, `make_room` comes first. Returns whether it had no space at first, and has some now.
+    pub(crate) fn wait_for_changes(&self, changes: u64, make_room: impl Fn()) -> bool {
+        let mut waited = false;
+        while !self.state().fail_when_full {
+            let lacking = full(self.least_after(&make_room), RESERVE + on_disk(0, changes));
+            let mut state = self.state();
             // What a call that is to leave has found out is none of its business.
             if lacking.is_some() || waited {
                 state.disk_full.clone_from(&lacking);
@@ -153,7 +157,9 @@ impl DiskSpace {
                 return waited;
             }
             waited = true;
-            state = self.0.changed.wait_timeout(state, POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
+            if !state.fail_when_full {
+                drop(self.0.changed.wait_timeout(state, POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner));
+            }
         }
         false
     }
@@ -258,12 +264,15 @@ mod tests {
             let message = disk_space.disk_full().unwrap().to_string();
             assert_eq!(
                 message,
-                "the disk of /a is full: 0 KiB are left, 1029 KiB are needed, of which 1024 KiB stay free"
+                "the disk of /a is full: 0 KiB are left; 1024 KiB must stay free, and the next writes need 5 KiB"
             );
             LEFT_NOW.store(RESERVE + BYTES_PER_COMMAND + 20, Ordering::Relaxed);
             assert_eq!(waiting.join().unwrap(), 1);
         });
         assert_eq!((disk_space.disk_full(), disk_space.too_full_to_begin()), (None, None));
+        let told = |needed: u64| DiskFull { folder: "/a".into(), left: 1_000 << 10, needed }.to_string();
+        assert!(told(RESERVE).ends_with(" full: 1000 KiB are left, and 1024 KiB must stay free"));
+        assert!(told(2_000).ends_with(" full: 1000 KiB are left, and the next writes need 2 KiB"), "at the end");
         disk_space.fail_when_full();
         LEFT_NOW.store(BYTES_PER_COMMAND + 20, Ordering::Relaxed);
         assert_eq!((space_for(&[10]), space_for(&[4, 4])), (1, 1));

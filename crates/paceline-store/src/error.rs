@@ -1,8 +1,9 @@
 //! What can go wrong with a journal, and what to do about it.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+pub use crate::disk_full::DiskFull;
 
 /// Why a journal cannot be opened, read or written.
 #[derive(Debug, thiserror::Error)]
@@ -199,42 +200,6 @@ fn changed(what: &str, path: &Path) -> String {
 
 fn holder(pid: Option<u32>) -> String {
     pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
-}
-
-/// A disk that is full.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DiskFull {
-    /// The folder on that disk.
-    pub folder: PathBuf,
-    /// Free bytes.
-    pub left: u64,
-    /// Bytes that the next write needs.
-    pub needed: u64,
-}
-
-impl DiskFull {
-    /// What those wait for that cannot write.
-    pub fn room(&self) -> String {
-        format!("room on the disk of {}", self.whole_folder().display())
-    }
-
-    /// As it is called from everywhere: logs are read in other folders too, and "." is no place there.
-    fn whole_folder(&self) -> PathBuf {
-        std::path::absolute(Path::new(".").join(&self.folder)).unwrap_or_else(|_| self.folder.clone())
-    }
-}
-
-impl fmt::Display for DiskFull {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kib = |bytes: u64| bytes.div_ceil(1 << 10);
-        let (left, needed) = (kib(self.left), kib(self.needed));
-        let folder = self.whole_folder();
-        let folder = folder.display();
-        write!(
-            f,
-            "the disk of {folder} is full: {left} KiB are left, {needed} KiB are needed, of which 1024 KiB stay free"
-        )
-    }
 }
 
 /// Whether the cause of an error of the file system is a disk that is full.

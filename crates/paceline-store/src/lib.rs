@@ -6,6 +6,7 @@ pub mod blocks;
 mod claim;
 mod command;
 mod disk;
+mod disk_full;
 mod disk_space;
 mod error;
 mod heads;

@@ -37,5 +37,5 @@ pub use postgres::PostgresStore;
 pub use scheduler::{
     EndReason, Fallback, Observer, Scheduler, SchedulerEvent, StartDecision, StartDelay, Status, Summary, Task,
 };
-pub use sqlite::{SqliteStore, lock_of, worker_of};
+pub use sqlite::{SqliteStore, lock_of, make_room_beside, worker_of};
 pub use store::{StoreFuture, WorkStore};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_store::DiskSpace;
-use paceline_store::work::{StartDelay, Task, WorkClock};
+use paceline_store::work::{self, StartDelay, Task, WorkClock};
 
 use super::shutdown::Shutdown;
 use crate::calls::disk_watch::{self, DiskWatch};
@@ -57,20 +57,24 @@ pub(super) fn waits_for_room(task: &Task) -> StartDelay {
 pub(super) struct Disk {
     space: DiskSpace,
     max_wait: Option<Duration>,
-    /// That of the store, where it is a file.
-    lock: Option<PathBuf>,
+    /// That of the store, where it is a file, and its lock.
+    store: Option<(PathBuf, PathBuf)>,
 }
 
 impl Disk {
     /// The disk of those files. Without `max_wait` the run waits for as long as it takes.
     pub(super) fn of(store: Option<&Path>, output: Option<&Path>, max_wait: Option<Duration>) -> Self {
         let space = DiskSpace::of(store.into_iter().chain(output));
-        Self { space, max_wait, lock: store.map(paceline_store::work::lock_of) }
+        let store = store.map(|file| (file.to_owned(), work::lock_of(file)));
+        Self { space, max_wait, store }
     }
 
     /// Waits until there is room to begin: for as long as the run may take, and until it is told to end. With why it ends, where
     /// there is none.
     pub(super) async fn wait_to_begin(&self, max_duration: Option<Duration>) -> (Result<(), Failure>, StopReason) {
+        if let Some((store, _)) = self.store.as_ref().filter(|_| self.space.too_full_to_begin().is_some()) {
+            work::make_room_beside(store);
+        }
         tokio::select! {
             biased;
             waited = disk_watch::wait_to_begin(&self.space, self.max_wait, None) => {
@@ -92,7 +96,7 @@ impl Disk {
     /// Ends a run whose disk stays full. Once the run ends, answers that wait in memory take the space that is left.
     pub(super) async fn watch(&self, shutdown: &Shutdown, clock: &WorkClock) {
         self.space.wait_when_full();
-        let mut watch = DiskWatch::new(self.max_wait, self.lock.as_deref());
+        let mut watch = DiskWatch::new(self.max_wait, self.store.as_ref().map(|(_, lock)| &**lock));
         loop {
             tokio::select! {
                 () = shutdown.draining() => break,

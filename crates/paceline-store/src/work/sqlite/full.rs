@@ -2,12 +2,16 @@
 
 use crate::state::State;
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use paceline_core::{Backoff, Class, Growth, Jitter};
 
 use super::SqliteStore;
+use super::log::make_room_beside;
+use crate::DiskSpace;
+use crate::disk_full::RESERVE;
 use crate::work::{
     Failure, NewItem, Scheduler, SchedulerConfig, SchedulerEvent, Status, Summary, Task, WorkClock, WorkError,
     WorkStore as _,
@@ -73,7 +77,7 @@ async fn a_full_disk_ends_the_run_and_costs_nothing() {
 async fn what_finds_the_disk_full_is_done_again_once_there_is_room() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("work.db");
-    let disk = crate::DiskSpace::of([&*path]);
+    let disk = DiskSpace::of([&*path]);
     let store = SqliteStore::open_on(&path, WorkClock::system(), Some(disk)).unwrap();
     let full = |tried: u32| {
         let source = rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL), None);
@@ -94,4 +98,49 @@ async fn what_finds_the_disk_full_is_done_again_once_there_is_room() {
     });
     let message = always.await.unwrap_err().to_string();
     assert!(message.starts_with("cannot write the store") && message.contains("disk is full"), "{message}");
+}
+
+/// A disk for a store and a log of half a megabyte.
+fn left_beside(folder: &Path) -> Option<u64> {
+    let size = |file: &str| folder.join(file).metadata().map_or(0, |file| file.len());
+    Some((RESERVE + (1 << 20)).saturating_sub(size("work.db") + size("work.db-wal")))
+}
+
+/// A log holds a page as often as it was changed.
+#[tokio::test]
+async fn the_log_goes_into_the_store_before_the_disk_counts_as_full() {
+    let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let path = folder.path().join("work.db");
+    let disk = DiskSpace::with(vec![folder.path().to_owned()], left_beside);
+    let store = SqliteStore::open_on(&path, WorkClock::system(), Some(disk.clone())).unwrap();
+    let is_full = async {
+        while disk.disk_full().is_none() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let changes = async {
+        for n in 0..1_000 {
+            store.save_state("a", &n.to_string()).await.unwrap();
+        }
+    };
+    tokio::select! {
+        () = changes => {}
+        () = is_full => panic!("{:?}", disk.disk_full()),
+    }
+    let log = || folder.path().join("work.db-wal").metadata().map_or(0, |log| log.len());
+    assert!(log() < 1 << 20, "{}", log());
+
+    // A worker was killed, and its log stays beside the store.
+    let killed = folder.path().join("killed");
+    std::fs::create_dir(&killed).unwrap();
+    store.save_state("a", "killed").await.unwrap();
+    for file in ["work.db", "work.db-wal"] {
+        std::fs::copy(folder.path().join(file), killed.join(file)).unwrap();
+    }
+    let log_of_killed = killed.join("work.db-wal");
+    assert!(log_of_killed.metadata().unwrap().len() > 0);
+    make_room_beside(&killed.join("work.db"));
+    assert_eq!(log_of_killed.metadata().map_or(0, |log| log.len()), 0);
+    let store = SqliteStore::open(killed.join("work.db"), WorkClock::system()).unwrap();
+    assert_eq!(store.load_state("a").await.unwrap().as_deref(), Some("killed"));
 }

@@ -7,6 +7,7 @@ mod clock;
 mod full;
 mod lanes;
 mod limiter_state;
+mod log;
 mod notes;
 #[cfg(test)]
 mod plans;
@@ -44,6 +45,7 @@ use crate::schema::checkpoint;
 use crate::scope::ScopeRow;
 use crate::work::columns::{after_item, item_columns};
 use lanes::KnownLanes;
+pub use log::make_room_beside;
 use thread::StoreThread;
 use worker_lock::WorkerLock;
 pub use worker_lock::{lock_of, worker_of};

@@ -131,7 +131,7 @@ const V8: &str = "
 ";
 
 /// How long to wait for another process that writes: as long as for a database that cannot be reached.
-const BUSY: Duration = Duration::from_secs(60);
+pub(super) const BUSY: Duration = Duration::from_secs(60);
 
 /// Opens or makes a store, and brings its tables up to this version. A commit outlasts a power cut. What may not be written, or
 /// is on a full disk, can be looked at.

@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 use rusqlite::{Connection, MAIN_DB};
 use tokio::sync::oneshot;
 
+use super::log::make_room;
 use crate::disk::FileIdentity;
 use crate::disk_space::DiskSpace;
 use crate::work::error::WorkError;
@@ -134,8 +135,8 @@ fn serve(
     }
 }
 
-/// The same once there is space for it: another program may take what was there a moment ago. A disk that is full although it
-/// says that it has space is believed the second time.
+/// The same once there is space for it: another program may take what was there a moment ago. Before a disk counts as full, the
+/// log is moved into the database. One that is full although it says that it has space is believed the second time.
 fn transact(
     conn: &Connection,
     place: &OpenedFile,
@@ -145,7 +146,7 @@ fn transact(
 ) -> Result<(), WorkError> {
     let mut was_full = false;
     loop {
-        let waited = disk.is_some_and(|disk| disk.wait_for_changes(group.len() as u64));
+        let waited = disk.is_some_and(|disk| disk.wait_for_changes(group.len() as u64, || make_room(conn)));
         let done = turn(conn, place, group);
         let Err(error) = &done else { return done };
         on_rollback();
@@ -154,6 +155,7 @@ fn transact(
             return done;
         }
         was_full = true;
+        make_room(conn);
     }
 }
 

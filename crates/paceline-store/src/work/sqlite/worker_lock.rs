@@ -52,7 +52,7 @@ pub fn lock_of(store: &Path) -> PathBuf {
     beside_target(store, ".lock")
 }
 
-fn beside_target(store: &Path, ending: &str) -> PathBuf {
+pub(super) fn beside_target(store: &Path, ending: &str) -> PathBuf {
     beside(&store.canonicalize().unwrap_or_else(|_| store.to_owned()), ending)
 }
 
