@@ -26,6 +26,7 @@ const LONGEST_CAUSE: usize = 120;
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
     is_quiet: bool,
+    are_commands: bool,
     /// Where all of them stand.
     place: &'static str,
     /// When the counts of those that have a line of their own began anew.
@@ -44,6 +45,7 @@ impl Failures {
     pub(crate) const fn new(is_quiet: bool, place: &'static str) -> Self {
         Self {
             is_quiet,
+            are_commands: false,
             place,
             began: None,
             failed: 0,
@@ -54,13 +56,17 @@ impl Failures {
         }
     }
 
+    /// They are those of commands: no request was made, and a status is an exit code.
+    pub(crate) fn are_of_commands(&mut self) {
+        self.are_commands = true;
+    }
+
     /// An item has failed. Returns whether it has a line of its own.
     pub(crate) fn add(&mut self, class: Class, status: Option<u16>, message: &str) -> bool {
         self.failed += 1;
-        let kind = match status {
-            Some(status) => format!("{}, status {status}", class.description()),
-            None => class.description().to_owned(),
-        };
+        let (what, of) =
+            if self.are_commands { (class.as_str(), "exit code") } else { (class.description(), "status") };
+        let kind = status.map_or_else(|| what.to_owned(), |status| format!("{what}, {of} {status}"));
         let told = self.told.entry(kind.clone()).or_default();
         if *told < TOLD && (!self.is_quiet || self.failed <= TOLD_WHEN_QUIET) {
             *told += 1;
@@ -138,6 +144,17 @@ mod tests {
         assert_eq!(failures.last_line(), None, "they are told");
         assert_eq!(failures.line(at(3_600)), None);
         assert!(failures.add(Class::Invalid, Some(404), "no page"), "an hour later");
+    }
+
+    #[test]
+    fn of_commands_the_class_and_the_exit_code_are_told() {
+        let mut failures = Failures::new(true, "all stand there");
+        failures.are_of_commands();
+        for _ in 0..6 {
+            failures.add(Class::Invalid, Some(1), "no such customer");
+        }
+        let line = failures.last_line().expect("one has no line of its own");
+        assert!(line.contains(": invalid, exit code 1; the last one: no such customer"), "{line}");
     }
 
     #[test]

@@ -6,19 +6,17 @@ use std::sync::Arc;
 use paceline::clock;
 use paceline_core::{GiveUp, Timestamp};
 use paceline_store::work::{Amend, Filter, State, WorkClock, WorkItem, WorkStore};
-use paceline_store::{ACCOUNT, ScopeRow, ScopeStatus};
 use serde_json::json;
 
-use super::closed_scopes::{self, APART, BY_EACH, ClosedScope, ClosedScopes, Why};
 use super::groups;
+use super::held::{self, Held};
 use super::list::state;
-use super::opened;
 use super::pages::Pages;
 use super::same_at_each_try::{CallIds, Shown};
 use super::store::StoreArgs;
 use crate::database::not_begun;
 use crate::exit::{Failure, Status};
-use crate::only::{has_status, is_host, statuses};
+use crate::only::{has_status, statuses};
 use crate::{output, text};
 
 /// Which items: `paceline tasks cancel`, and a part of `retry`.
@@ -69,8 +67,9 @@ pub(crate) struct RetryArgs {
     /// Only items whose last answer had one of these statuses, such as 403,5xx
     #[arg(long, value_name = "STATUS,...", value_delimiter = ',', value_parser = statuses)]
     only_status: Vec<RangeInclusive<u16>>,
-    /// Open a scope, such as a host, that its server holds (Retry-After), for these items; may be repeated
-    #[arg(long, value_name = "SCOPE")]
+    /// Open what `report` names as held (Retry-After, a used-up quota), for these items: a group, or a scope such as a host; may
+    /// be repeated
+    #[arg(long, value_name = "NAME")]
     open: Vec<String>,
 }
 
@@ -112,91 +111,73 @@ pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
     let args = items.store.clone();
     let (store, filter) = named(items).await?;
     let group = filter.group.clone();
-    let open = held_ones(&*store, &open).await?;
+    let mut held = Held::of(&*store).await.map_err(Failure::interrupted)?;
+    let open = held.named(&open)?;
     // What a retry makes wait has other states.
-    let mut scopes = ClosedScopes::of(&*store).await.map_err(Failure::interrupted)?;
-    scopes.retain_of(&*store, filter.clone()).await.map_err(Failure::interrupted)?;
-    scopes.retain(|name| !open.iter().any(|opened| opened == name));
-    let Retried { changed, may_be_done } = match (again, since) {
+    held.retain_of(&*store, &filter).await.map_err(Failure::interrupted)?;
+    held.leave_out(&open);
+    let all_retried = match (again, since) {
         (true, Some(since)) => {
             let now = store.now().await.map_err(Failure::interrupted)?;
             let between = (since.before(now), until.map(|until| until.before(now)));
-            let changed = again_of(&*store, filter.clone(), between, new_id).await?;
-            Retried { changed, may_be_done: 0 }
+            Retried::again(again_of(&*store, filter.clone(), between, new_id).await?)
         }
         (true, None) => {
-            let changed = store.amend(filter.clone(), Amend::Again { as_new: new_id }).await.map_err(not_begun)?;
-            Retried { changed, may_be_done: 0 }
+            Retried::again(store.amend(filter.clone(), Amend::Again { as_new: new_id }).await.map_err(not_begun)?)
         }
         (false, _) => retry_items(&*store, filter.clone(), all, &only_status).await?,
     };
+    let Retried { changed, cancelled, may_be_done } = all_retried;
+    let retried = || retried(changed, cancelled);
     // For what is done no pause of a server ends.
     let open = if changed > 0 { open } else { Vec::new() };
     if !open.is_empty() {
-        closed_scopes::open(&*store, &open).await.map_err(Failure::interrupted)?;
-        opened::open(&*store, &open, &filter).await.map_err(Failure::interrupted)?;
+        held::open(&*store, &open, &filter).await.map_err(Failure::interrupted)?;
     }
     let items = text::counted(may_be_done, "item");
     let none = match (again, since) {
         (true, Some(_)) => NONE_ENDED_THEN.to_owned(),
         (true, None) => UNDER_WAY.to_owned(),
-        (false, _) => retried(0),
+        (false, _) => NONE_TO_RETRY.to_owned(),
     };
     let nothing = nothing(&*store, group.as_deref(), "retry", none).await?;
     let known = known_by(&*store, new_id).await?;
-    let held = if changed > 0 && !as_json { held(&*store, group.as_deref(), &scopes).await? } else { Vec::new() };
+    let held = if changed > 0 && !as_json { held.lines() } else { Vec::new() };
     output::print(|out| match may_be_done {
         _ if as_json => {
             let (again, left_out) = if all { (may_be_done, 0) } else { (0, may_be_done) };
-            writeln!(out, "{}", json!({ "changed": changed, "may_be_done": again, "left_out": left_out }))
+            let figures =
+                json!({ "changed": changed, "cancelled": cancelled, "may_be_done": again, "left_out": left_out });
+            writeln!(out, "{figures}")
         }
         0 if changed == 0 => writeln!(out, "{nothing}"),
-        0 if again => writeln!(out, "{}, {known}", retried(changed)),
-        0 => writeln!(out, "{}", retried(changed)),
+        0 if again => writeln!(out, "{}, {known}", retried()),
+        0 => writeln!(out, "{}", retried()),
         _ if all => {
-            writeln!(out, "{}; the call of {items} may have been executed before, and is made again", retried(changed))
+            writeln!(out, "{}; the call of {items} may have been executed before, and is made again", retried())
         }
         _ => writeln!(
             out,
             "{}; left out: {items} whose call may have been executed; check the server, then name each KEY, or add \
              --may-be-done",
-            if changed > 0 { retried(changed) } else { "nothing is retried".to_owned() },
+            if changed > 0 { retried() } else { "nothing is retried".to_owned() },
         ),
     })?;
     output::print(|out| held.iter().try_for_each(|line| writeln!(out, "{line}")))?;
-    if !as_json {
-        let opens = match args.has_worker(&*store).await.map_err(Failure::interrupted)? {
-            Some(true) => "is open within seconds",
-            Some(false) => "is open for the next worker: none is at work",
-            None => "is open within seconds, if a worker is at work",
-        };
-        let opened = open.iter().map(|scope| format!("{} {opens}", text::printable(scope)));
-        output::print(|out| opened.clone().try_for_each(|line| writeln!(out, "{line}")))?;
+    if !as_json && !open.is_empty() {
+        print_opened(&args, &*store, &open).await?;
     }
     Ok(Status::Success)
 }
 
-/// The scopes that are to be opened, by their whole names: a host may be named without its port where that is plain. Refuses what
-/// is not held.
-async fn held_ones(store: &dyn WorkStore, open: &[String]) -> Result<Vec<String>, Failure> {
-    let scopes = ClosedScopes::of(store).await.map_err(Failure::interrupted)?;
-    let held: Vec<&str> = scopes.holds().map(|held| held.name.as_str()).collect();
-    let whole = |scope: &String| {
-        if held.contains(&scope.as_str()) {
-            return Ok(scope.clone());
-        }
-        let is_of = |name: &&&str| is_host(name, scope);
-        match *held.iter().filter(is_of).collect::<Vec<_>>() {
-            [only] => Ok((*only).to_owned()),
-            [] => Err(Failure::refused(format!(
-                "--open {scope}: no server holds a scope of that name, and nothing was changed; `paceline tasks report` names those that are held"
-            ))),
-            [first, second, ..] => Err(Failure::refused(format!(
-                "--open {scope}: {first} and {second} are held; name one, or each with an --open of its own"
-            ))),
-        }
+async fn print_opened(args: &StoreArgs, store: &dyn WorkStore, names: &[String]) -> Result<(), Failure> {
+    let opens = match args.has_worker(store).await.map_err(Failure::interrupted)? {
+        Some(true) => "is open within seconds",
+        Some(false) => "is open for the next worker: none is at work",
+        None => "is open within seconds, if a worker is at work",
     };
-    open.iter().map(whole).collect()
+    let opened = names.iter().map(|name| format!("{} {opens}", text::printable(name)));
+    output::print(|out| opened.clone().try_for_each(|line| writeln!(out, "{line}")))
 }
 
 /// Cancels the items, and tells how many.
@@ -235,19 +216,28 @@ const WITHOUT_ID: &str =
 
 /// What is said where nothing is sent once more.
 const UNDER_WAY: &str = "nothing to retry: the items are in flight";
+const NONE_TO_RETRY: &str = "nothing to retry: items that succeeded or are in flight stay as they are (KEY --again sends those that succeeded once \
+     more)";
 const NONE_ENDED_THEN: &str = "nothing to retry: no such item ended in that time";
-
-/// So many groups that are held are named.
-const NAMED: usize = 3;
 
 /// The states of items that may have been done, and that a retry would send again.
 const ENDED: [State; 2] = [State::Failed, State::Cancelled];
 
 /// What a retry changed.
+#[derive(Default)]
 struct Retried {
     changed: u64,
+    /// Of these, items that a person had cancelled.
+    cancelled: u64,
     /// Items that may have been done: sent again where they are named, else left out.
     may_be_done: u64,
+}
+
+impl Retried {
+    /// So many items are sent once more.
+    fn again(changed: u64) -> Self {
+        Self { changed, ..Self::default() }
+    }
 }
 
 /// Whether an item may have been done, and must not be done twice by itself: it ended for that, or was cancelled meanwhile.
@@ -269,7 +259,7 @@ async fn retry_items(
     let (ended, others): (Vec<State>, Vec<State>) =
         State::ALL.into_iter().filter(is_wanted).partition(|state| ENDED.contains(state) || !only_status.is_empty());
     let of = |states| Filter { states, ..filter.clone() };
-    let mut retried = Retried { changed: 0, may_be_done: 0 };
+    let mut retried = Retried::default();
     if !others.is_empty() {
         retried.changed += store.amend(of(others), Amend::Retry).await.map_err(not_begun)?;
     }
@@ -280,8 +270,9 @@ async fn retry_items(
     while let Some(mut items) = pages.next().await.map_err(not_begun)? {
         items.retain(|item| has_status(only_status, item.last.as_ref().and_then(|last| last.status)));
         retried.may_be_done += items.iter().filter(|item| may_be_done(item)).count() as u64;
-        let keys: Vec<String> =
-            items.into_iter().filter(|item| all || !may_be_done(item)).map(|item| item.key).collect();
+        items.retain(|item| all || !may_be_done(item));
+        retried.cancelled += items.iter().filter(|item| item.state == State::Cancelled).count() as u64;
+        let keys: Vec<String> = items.into_iter().map(|item| item.key).collect();
         if !keys.is_empty() {
             retried.changed += store.amend(Filter::keys(keys), Amend::Retry).await.map_err(not_begun)?;
         }
@@ -385,45 +376,6 @@ fn several_have(name: &str, items: &[Shown]) -> String {
 /// So many keys are named of items that have one id.
 const LISTED: usize = 20;
 
-impl ClosedScopes {
-    /// A line for each of those that a server holds, which no retry opens.
-    fn held(&self) -> impl Iterator<Item = String> {
-        self.0.iter().filter_map(|ClosedScope { name, until_ms, reason, .. }| {
-            let until = text::end(Timestamp::from_millis((*until_ms)?));
-            let line = format!(
-                "still held: all items of {name} until {until} ({reason}); --open {name} tries them all the same"
-            );
-            Some(text::printable(&line).into_owned())
-        })
-    }
-
-    /// A line for each of those whose calls fail, so that of the items that a person sends for one tests it.
-    fn failing(&self) -> impl Iterator<Item = String> {
-        let is_by_each = |reason: &str| [BY_EACH, APART].iter().any(|end| reason.ends_with(end));
-        let is_tested = move |scope: &&ClosedScope| scope.why == Some(Why::Failing) && !is_by_each(&scope.reason);
-        self.0.iter().filter(is_tested).map(|scope| {
-            let name = text::printable(&scope.name);
-            format!("{name} fails: one of these items tests it next, and the others wait for how that ends")
-        })
-    }
-}
-
-/// Groups, the account, and scopes of the items, which go on waiting: a retry ends no pause that a server asked for, and of those
-/// that wait for a failing server one is called.
-async fn held(store: &dyn WorkStore, group: Option<&str>, scopes: &ClosedScopes) -> Result<Vec<String>, Failure> {
-    let now = store.now().await.map_err(Failure::interrupted)?;
-    let rows = store.scopes().await.map_err(Failure::interrupted)?;
-    let is_meant = |row: &ScopeRow| *row.name == *ACCOUNT || group.is_none_or(|group| *row.name == *group);
-    let held = rows.into_iter().filter(is_meant).filter_map(|row| match row.state {
-        ScopeStatus::Held { until, reason } if until > now => {
-            let what = if *row.name == *ACCOUNT { "all groups".to_owned() } else { format!("group {}", row.name) };
-            Some(text::printable(&format!("still held: {what} until {} ({reason})", text::end(until))).into_owned())
-        }
-        _ => None,
-    });
-    Ok(held.take(NAMED).chain(scopes.held().take(NAMED)).chain(scopes.failing().take(NAMED)).collect())
-}
-
 /// What is said where a change applied to no item, which `otherwise` says too.
 async fn nothing(store: &dyn WorkStore, group: Option<&str>, what: &str, otherwise: String) -> Result<String, Failure> {
     let unknown = match group {
@@ -433,13 +385,16 @@ async fn nothing(store: &dyn WorkStore, group: Option<&str>, what: &str, otherwi
     Ok(unknown.map_or(otherwise, |unknown| format!("nothing to {what}: {unknown}")))
 }
 
-fn retried(changed: u64) -> String {
-    match changed {
-        0 => "nothing to retry: items that succeeded or are in flight stay as they are (KEY --again sends those that succeeded once \
-              more)"
-            .to_owned(),
+/// Cancelled ones are told: a person had ended them, of a customer who is gone, say.
+fn retried(changed: u64, cancelled: u64) -> String {
+    let are_due = match changed {
         1 => "1 item is due again".to_owned(),
         _ => format!("{} are due again", text::counted(changed, "item")),
+    };
+    match cancelled {
+        0 => are_due,
+        all if all == changed => format!("{are_due} (cancelled before)"),
+        some => format!("{are_due} ({} of them cancelled before)", text::count(some)),
     }
 }
 

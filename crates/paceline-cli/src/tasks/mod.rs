@@ -7,6 +7,7 @@ mod closed_scopes;
 mod compact;
 mod export;
 mod groups;
+mod held;
 mod hosts;
 mod judge;
 mod list;

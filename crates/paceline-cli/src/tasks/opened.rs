@@ -1,4 +1,4 @@
-//! Scopes that a person opens though their servers hold them, `retry --open`: left in the store for the workers.
+//! Scopes, which may be groups, that a person opens though they are held, `retry --open`: left in the store for the workers.
 
 use paceline_store::work::{Filter, State, WorkError, WorkStore};
 use serde::{Deserialize, Serialize};

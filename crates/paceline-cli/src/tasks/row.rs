@@ -91,8 +91,8 @@ impl<'a> Row<'a> {
         let room = if io::stdout().is_terminal() { 23 } else { LONGEST_ERROR };
         let cell = |value: &str, width| text::cell(&text::printable(value), width);
         let why = self.wait().unwrap_or_else(|| self.reason.unwrap_or_default().to_owned());
-        let status = self.status_code.map(|status| format!("{status} ")).unwrap_or_default();
-        let last = format!("{status}{}", self.last_error.or(self.class).unwrap_or_default());
+        let answer = self.answer().map(|answer| answer + " ").unwrap_or_default();
+        let last = format!("{answer}{}", self.last_error.or(self.class).unwrap_or_default());
         let error = match self.waits_for {
             Some(waits_for) if last.is_empty() => format!("waits for {waits_for}"),
             Some(waits_for) => format!("waits for {waits_for}; last: {last}"),
@@ -116,18 +116,25 @@ impl<'a> Row<'a> {
 
     /// A row under [`MARKDOWN_HEAD`].
     pub(crate) fn markdown(&self) -> String {
-        let status = self.status_code.map(|status| status.to_string()).unwrap_or_default();
+        let answer = self.answer().map(|answer| text::markdown(&answer)).unwrap_or_default();
         let cells = [
             &text::markdown(self.key),
             self.state,
             self.class.unwrap_or_default(),
-            &status,
+            &answer,
             &self.sends.to_string(),
             self.retry_not_before.as_deref().unwrap_or_default(),
             &text::markdown(self.reason.unwrap_or_default()),
             &text::markdown(self.last_error.unwrap_or_default()),
         ];
         format!("| {} |", cells.join(" | "))
+    }
+
+    /// The status of the last answer; of a command the `code` that it gave, else its exit code.
+    fn answer(&self) -> Option<String> {
+        let status = self.status_code?;
+        let code = self.code.filter(|_| status < LOWEST_STATUS);
+        Some(code.map_or_else(|| status.to_string(), str::to_owned))
     }
 
     fn wait(&self) -> Option<String> {
@@ -143,6 +150,9 @@ impl<'a> Row<'a> {
 
 /// The columns of an error where there is no terminal.
 const LONGEST_ERROR: usize = 300;
+
+/// Lower numbers are exit codes. Higher ones may be too, but commands seldom use them.
+const LOWEST_STATUS: u16 = 100;
 
 /// The characters of a date at the beginning of an instant.
 const DATE: usize = "2027-01-31".len();

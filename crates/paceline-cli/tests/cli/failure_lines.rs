@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::support::{Job, Reply, Server, finish};
+use crate::tasks_alike::tasks;
 use crate::tasks_run::{Ran, Store};
 
 /// So many failures of one kind have a line each.
@@ -39,9 +40,12 @@ fn a_run_of_tasks_tells_the_first_failures_of_each_kind_and_counts_the_others() 
     for (flags, lines) in [(&[][..], TOLD), (&["-v"], 40)] {
         let keys: Vec<_> = (0..40).map(|n| n.to_string()).collect();
         let store = Store::of(&keys.iter().map(String::as_str).collect::<Vec<_>>());
-        let Ran { code, summary, log } = store.run(&[&["--stop-after-same", "0"], flags].concat(), "exit 65");
+        let told = r#"echo '{"class":"invalid","code":"410","message":"no such customer"}'; exit 1"#;
+        let Ran { code, summary, log } = store.run(&[&["--stop-after-same", "0"], flags].concat(), told);
         assert_eq!((code, &summary["failed"], log.matches("failed: invalid").count()), (1, &json!(40), lines), "{log}");
         assert_eq!(counted(&log), 40 - TOLD, "{log}");
-        assert!(log.contains("request refused, status 65; the last one: exit code 65 (-v shows each)"), "{log}");
+        assert!(log.contains("invalid, exit code 1; the last one: no such customer (-v shows each)"), "{log}");
+        let (_, text) = tasks(&store, "work.db", &["report"]);
+        assert!(text.contains(" 410 no such customer"), "as of an answer its status: {text}");
     }
 }

@@ -263,8 +263,14 @@ fn what_a_person_retries_or_cancels_is_said_and_done() {
     for (command, words) in [("cancel", "nothing to cancel: "), ("retry", "nothing to retry: "), ("list", "")] {
         assert_eq!(changed(command, &["--group", "lokced"]), format!("{words}{unknown}"));
     }
-    assert_eq!(changed("retry", &["--state", "failed,cancelled", "--group", "default"]), "2 items are due again\n");
-    assert_eq!(changed("retry", &["--all", "--json"]), "{\"changed\":5,\"may_be_done\":0,\"left_out\":0}\n");
+    assert_eq!(
+        changed("retry", &["--state", "failed,cancelled", "--group", "default"]),
+        "2 items are due again (cancelled before)\n"
+    );
+    assert_eq!(
+        changed("retry", &["--all", "--json"]),
+        "{\"changed\":5,\"cancelled\":1,\"may_be_done\":0,\"left_out\":0}\n"
+    );
     assert_eq!(json_of(&job, "report", &[])["reasons"]["deferred"], json!({"not_started": 2, "run_bound": 3}));
     for (more, expected) in [
         (&["retry"][..], "name the items: KEY ..., --state, --group, or --all"),

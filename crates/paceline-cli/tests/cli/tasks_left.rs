@@ -86,6 +86,7 @@ fn a_summary_names_no_stopped_host_of_which_no_item_is_left() {
     store.put(vec![NewItem { not_before: later, ..event }]);
     let Ran { code, summary, log } = run(&store, &good, &flags);
     assert_eq!((code, &summary["deferred"], &summary["scopes"]), (3, &json!(1), &json!([])), "{log}");
+    assert!(!log.contains("one call tests it"), "there is none to call: {log}");
 }
 
 /// Its answers take as long as those of most servers, and there are places for ten calls.
@@ -253,7 +254,7 @@ fn a_host_that_its_server_holds_is_opened_by_a_person() {
     let (code, text) = tasks(&store, "work.db", &["retry", "--group", "acme"]);
     assert!(code == 0 && text.contains(&format!("still held: all items of {host} until ")), "{text}");
     let (code, text) = tasks(&store, "work.db", &["retry", "--group", "acme", "--open", "nowhere.example"]);
-    assert!(code == 2 && text.contains("no server holds a scope of that name"), "{text}");
+    assert!(code == 2 && text.contains("no group and no scope of that name is held"), "{text}");
     let done = ["retry", "--group", "acme", "--state", "succeeded", "--open", &host];
     let (code, text) = tasks(&store, "work.db", &done);
     assert!(code == 0 && text.starts_with("nothing to retry") && !text.contains("is open"), "{text}");
@@ -283,6 +284,66 @@ fn a_host_that_its_server_holds_is_opened_by_a_person() {
         (&json!(3), &json!(1))
     );
     assert!(of(&["report", "--group", "nobody"]).contains("there are acme, zeta"), "{}", of(&["report"]));
+}
+
+/// Of requests a quota of hours holds the group in the store, and the scope of that name in the limiter; of commands any wait
+/// that one tells of. A person opens both by the name that the report has, while a worker stays and while none is at work.
+#[test]
+#[cfg_attr(not(feature = "peers"), ignore = "takes seconds: scripts/test runs it")]
+fn a_group_that_is_held_is_opened_by_a_person() {
+    for (are_requests, stays) in [(true, true), (true, false), (false, true), (false, false)] {
+        let asked = AtomicUsize::new(0);
+        let server = Server::new(move |_| match asked.fetch_add(1, Ordering::Relaxed) {
+            0 => Reply::error(429, "slow down").with_header("retry-after", 7_200),
+            _ => Reply::ok(),
+        });
+        let store = Store::new();
+        let item = |n: usize| NewItem {
+            group: "gh".to_owned(),
+            ..NewItem::new(format!("evt-{n}"), json!({"url": "/in", "body": {"n": n}}).to_string())
+        };
+        store.put((0..3).map(item).collect());
+        let told = r#"test -e told && exit 0; echo > told; echo '{"class":"throttled","retry_after_s":7200}'; exit 1"#;
+        let command = |flag: &[&str]| {
+            let mut command = store.command();
+            command.args(["--concurrency", "1"]).args(flag);
+            match are_requests {
+                true => command.args(["--http", "--base-url", &server.url()]),
+                false => command.args(["--", "sh", "-c", told]),
+            };
+            command
+        };
+        let tasks = |words: &[&str]| tasks(&store, "work.db", words);
+        let worker = stays.then(|| begin(&mut command(&["--stay"])));
+        if !stays {
+            let Ran { code, log, .. } = ran(&mut command(&["--max-wait", "1s"]));
+            assert_eq!(code, 3, "{log}");
+        }
+        until(|| report(&store)["groups"][0]["state"] == "held");
+        assert!(tasks(&["report"]).1.contains("held: group gh until "), "{}", tasks(&["report"]).1);
+        let (_, text) = tasks(&["retry", "--group", "gh"]);
+        assert_eq!(text.matches("still held: group gh until ").count(), 1, "{text}");
+        assert!(
+            text.contains("; --open gh tries its items all the same\n") && !text.contains("all items of"),
+            "{text}"
+        );
+        // One of them tests it, and the others go on once it has succeeded.
+        let named: &[&str] = if stays { &["retry", "--group", "gh"] } else { &["retry", "evt-0"] };
+        let (code, text) = tasks(&[named, &["--open", if are_requests { "gh" } else { "group gh" }]].concat());
+        assert!(code == 0 && !text.contains("still held"), "{text}");
+        let opened = if stays { "gh is open within seconds\n" } else { "gh is open for the next worker" };
+        assert!(text.contains(opened), "{text}");
+        if !stays {
+            let Ran { code, log, .. } = ran(&mut command(&["--max-wait", "1s"]));
+            assert_eq!(code, 0, "{log}");
+        }
+        until(|| states(&store, "evt", 3, State::Succeeded) == 3);
+        assert_eq!(report(&store)["groups"], json!([]));
+        worker.into_iter().for_each(|worker| {
+            signal("-INT", worker.id());
+            worker.ended_with_output();
+        });
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use paceline::Limiter;
-use paceline_core::Class;
+use paceline_core::{Class, WaitCause};
 
 /// What a run has met. One group alone keeps all places, whatever its commands do.
 #[derive(Debug, Default)]
@@ -38,6 +38,15 @@ impl GroupsOfCommands {
             met.told = true;
             limiter.expect_scopes();
         }
+    }
+}
+
+/// What a command waits for, for people: commands have no host.
+pub(super) fn words_for(cause: &WaitCause) -> String {
+    match cause {
+        WaitCause::Place { in_vain: true } => "a place: the commands of its group hung before".to_owned(),
+        WaitCause::Place { in_vain: false } => "a place: no command of its group has ended yet".to_owned(),
+        other => other.to_string(),
     }
 }
 
@@ -76,6 +85,15 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(60)).await;
         let names: Vec<String> = if groups == 1 { vec!["bad0".to_owned(); 8] } else { names };
         names.iter().chain(&names).filter_map(|bad| begin(bad)).map(std::mem::forget).count()
+    }
+
+    #[test]
+    fn a_command_waits_for_no_host() {
+        for in_vain in [false, true] {
+            let (of_command, of_call) = (words_for(&WaitCause::Place { in_vain }), WaitCause::Place { in_vain });
+            assert!(of_command.contains("its group") && !of_command.contains("host"), "{of_command}");
+            assert!(of_call.to_string().contains("its host"));
+        }
     }
 
     #[tokio::test(start_paused = true)]

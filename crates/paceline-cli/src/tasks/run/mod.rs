@@ -335,7 +335,7 @@ impl Runs<'_> {
         let fail_fast = FailFast::new(self.args.stop_after_same, more, !self.args.http, self.args.stay);
         let stopped_scopes = self.work.stopped().clone();
         let progress = Progress::new(self.quiet, &before, &self.policy, self.clock.clone());
-        let progress = progress.of_commands(!self.args.http);
+        let progress = progress.of_commands(!self.args.http).limited_by(self.permits.limiter());
         let observer = self.observer(&progress, &shutdown, &fail_fast, &stopped_scopes);
         let scheduler = self.scheduler.clone().with_observer(observer);
         let scheduler = match &self.fallback {

@@ -10,7 +10,7 @@ use paceline_core::{Class, Cost, Level, NextAction, Request, ScopeAnswers, Scope
 use paceline_http::HasAnswered;
 use paceline_store::work::{Failure, StartDecision, StartDelay, Task, WorkItem};
 
-use super::groups_of_commands::GroupsOfCommands;
+use super::groups_of_commands::{self, GroupsOfCommands};
 use super::pauses::Pauses;
 use super::stopped_scopes::{ASKED_FOR, Why, number_of};
 use crate::exit;
@@ -29,6 +29,8 @@ pub(super) struct Permits {
     longest_test: Option<Duration>,
     /// The longest that nothing begins before the run ends; none where it waits for whatever may come.
     max_wait: Option<Duration>,
+    /// Items are requests, and no commands.
+    are_requests: bool,
     /// What scopes kept back that a user could divide.
     pauses: Option<Arc<Pauses>>,
 }
@@ -61,12 +63,13 @@ impl Permits {
         }
         let limiter = Limiter::new(pacer).map_err(exit::Failure::refused)?;
         let (reopened, tested_for_person, groups) = Default::default();
-        Ok(Self { limiter, reopened, tested_for_person, groups, longest_test, max_wait, pauses: None })
+        let (are_requests, pauses) = (false, None);
+        Ok(Self { limiter, reopened, tested_for_person, groups, longest_test, max_wait, are_requests, pauses })
     }
 
     /// The same for requests, of which is told what a scope held up that a user could divide.
     pub(super) fn of_requests(self, upstream: &Upstream) -> Self {
-        Self { pauses: Pauses::of(upstream, self.limiter.now()), ..self }
+        Self { are_requests: true, pauses: Pauses::of(upstream, self.limiter.now()), ..self }
     }
 
     /// Describes what one scope held up. `waiting`: items that the run leaves.
@@ -155,7 +158,7 @@ impl Permits {
                 // Hosts that do not answer have few places, and those that may have come before them.
                 let at_hand = reason.cause != WaitCause::Place { in_vain: true };
                 let after = self.share_comes_too_late(&reason.cause).or(after);
-                let why = reason.cause.to_string().into();
+                let why = self.words_for(&reason.cause).into();
                 StartDecision::Later(StartDelay { after, why, scope: name, for_all, at_hand, in_this_run: false })
             }
             NotNow::Never(Error::TooLarge(too_large)) => {
@@ -167,6 +170,10 @@ impl Permits {
             // There is no deadline, and a run never closes its limiter.
             other => StartDecision::Stopped(other.to_string()),
         })
+    }
+
+    fn words_for(&self, cause: &WaitCause) -> String {
+        if self.are_requests { cause.to_string() } else { groups_of_commands::words_for(cause) }
     }
 
     /// A person who sends for an item of a failing scope has it tested at once, and by one call: not by items that were sent for

@@ -2,6 +2,7 @@
 //! all that are tried again, and how far the run has come.
 
 mod failed;
+mod groups;
 mod retried;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -9,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use paceline::Limiter;
 use paceline_core::Instant;
-use paceline_store::ScopeStatus;
 use paceline_store::work::{
     DecisionRecord, EndReason, Idle, SchedulerConfig, SchedulerEvent, State, StateCounts, WorkClock, WorkItem,
     WorkStore,
@@ -87,6 +88,8 @@ struct Figures {
     failures: Failures,
     /// Why groups were stopped.
     causes: BTreeSet<String>,
+    /// Which knows what stops its account.
+    limiter: Option<Limiter>,
     /// Until when nothing begins, and why where it is no due time.
     waits: Option<(Instant, Option<String>)>,
 }
@@ -108,11 +111,6 @@ impl Progress {
         let (concurrency, shutdown) = (policy.concurrency, Mutex::new(figures));
         let stays = policy.idle == Idle::Stay;
         Self(Arc::new(Inner { quiet, stays, max_retries, max_deferrals, concurrency, clock, shutdown }))
-    }
-
-    /// Whether the log has this cause of a stop: a refused key stops every group for the same one.
-    fn is_told(&self, reason: &str) -> bool {
-        !self.figures().causes.insert(reason.to_owned())
     }
 
     /// Whether anything has begun.
@@ -147,24 +145,7 @@ impl Progress {
                 let result = if *succeeded { "success" } else { "failure" };
                 tracing::warn!(item = item.key, "cancelled during its try, whose {result} is not recorded");
             }
-            SchedulerEvent::Scope(row) => match &row.state {
-                ScopeStatus::Held { until, reason } => {
-                    let (until, reason) = (text::end(*until), text::printable(reason));
-                    tracing::warn!(group = &*row.name, "the group is held until {until}: {reason}");
-                }
-                ScopeStatus::Stopped { reason } if self.is_told(reason) => {
-                    tracing::debug!(group = &*row.name, "the group is stopped for the same cause as another");
-                }
-                ScopeStatus::Stopped { reason } => {
-                    let reason = text::printable(reason);
-                    tracing::error!(group = &*row.name, "the group is stopped, and its items wait: {reason}");
-                }
-                ScopeStatus::Open => {
-                    // What stops it next is told again.
-                    self.figures().causes.clear();
-                    tracing::info!(group = &*row.name, "the group is open again");
-                }
-            },
+            SchedulerEvent::Scope(row) => self.tell_group(row),
             SchedulerEvent::Waiting { wait, why } => {
                 let until = self.0.clock.now() + *wait;
                 self.figures().waits = Some((until, why.map(str::to_owned)));

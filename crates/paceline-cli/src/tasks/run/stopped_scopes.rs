@@ -26,6 +26,7 @@ use super::regularly;
 use super::same_failure::SameFailure;
 use crate::tasks::closed_scopes::{self, ClosedScope, ClosedScopes, Read};
 pub(super) use crate::tasks::closed_scopes::{Refusals, Why};
+use crate::tasks::hosts::UNFINISHED;
 use crate::tasks::opened;
 use crate::text;
 
@@ -138,6 +139,8 @@ impl StoppedScopes {
     ) -> Result<(), WorkError> {
         let Read { scopes: before, now, .. } = ClosedScopes::read(store).await?;
         let (_, opened_seen) = opened::after(store, 0).await?;
+        let mut with_items = before.clone();
+        with_items.retain_of(store, Filter::states(UNFINISHED)).await?;
         let mut stopped = self.lock();
         let Stopped { stays, are_groups, .. } = *stopped;
         let held_before = before.holds().map(|scope| (scope.name.clone(), scope.clone())).collect();
@@ -158,8 +161,11 @@ impl StoppedScopes {
             limiter.hold_for(Some(&limiter.scope(&scope.name)), limiter.now() + until, cause);
         }
         for (why, ClosedScope { name, reason, advice, refusals, .. }) in before.into_stopped() {
-            let line = format!("{name} was stopped ({reason}); one call tests it");
-            tracing::info!(scope = name.as_str(), "{}", text::printable(&line));
+            // No call comes where no item is left.
+            if with_items.names().any(|left| *left == name) {
+                let line = format!("{name} was stopped ({reason}); one call tests it");
+                tracing::info!(scope = name.as_str(), "{}", text::printable(&line));
+            }
             if refusals.host.is_none() {
                 limiter.test_first(Some(&limiter.scope(&name)));
             }
@@ -354,7 +360,7 @@ impl StoppedScopes {
         }
     }
 
-    /// Opens the scopes that a person has opened though their servers hold them, and lets the items go that were meant.
+    /// Opens what a person has opened though it is held, and lets the items go that were meant.
     async fn open_as_told(&self, store: &dyn WorkStore, limiter: &Limiter) -> Result<(), WorkError> {
         let seen = self.lock().opened_seen;
         let (opened, seen) = opened::after(store, seen).await?;
@@ -363,7 +369,7 @@ impl StoppedScopes {
             limiter.resume(Some(&limiter.scope(scope)));
             limiter.test_first(Some(&limiter.scope(scope)));
             self.person_opened(scope);
-            tracing::info!(scope, "a person has opened the scope, which its server holds");
+            tracing::info!(scope, "a person has opened the scope, which was held");
             // Until now they were put back.
             store.amend(opened.items(), Amend::Retry).await?;
         }

@@ -16,7 +16,10 @@ impl Progress {
     /// The same where items are worked on by a command.
     pub(in crate::tasks::run) fn of_commands(self, are_commands: bool) -> Self {
         if are_commands {
-            self.figures().resends = Resends::of_commands();
+            let mut figures = self.figures();
+            figures.resends = Resends::of_commands();
+            figures.failures.are_of_commands();
+            drop(figures);
         }
         self
     }
@@ -50,7 +53,7 @@ impl Progress {
         let next = match class {
             Class::Throttled | Class::QuotaExhausted if wait < A_MOMENT => match decided.failure.retry_after {
                 Some(_) => "when the pause is over".to_owned(),
-                None => "once a pace is found".to_owned(),
+                None => "as soon as the limiter has learnt a rate".to_owned(),
             },
             _ => format!("in {}", text::duration(wait)),
         };

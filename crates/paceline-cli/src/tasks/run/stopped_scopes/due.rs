@@ -55,16 +55,14 @@ impl Stopped {
     }
 }
 
-/// These items of a host are due.
-async fn due(store: &dyn WorkStore, host: &str, which: DueItems) -> Result<(), WorkError> {
+/// These items of a host, or of a group that is a scope, are due.
+async fn due(store: &dyn WorkStore, scope: &str, which: DueItems) -> Result<(), WorkError> {
     let now = store.now().await?;
     let mut pages = Pages::of(store, Filter::states([State::Waiting]), None);
     while let Some(items) = pages.next().await? {
         let mut keys = Vec::new();
         for item in items.into_iter().filter(|item| which.has(item, now)) {
-            let payload = store.show(&item.key).await?.map(|(_, payload, _)| payload);
-            let known = payload.and_then(|payload| host_and_address_of(&payload, &item.key));
-            if known.is_some_and(|(of, _)| of == host) {
+            if *item.group == *scope || goes_to(store, &item, scope).await? {
                 keys.push(item.key);
             }
         }
@@ -73,6 +71,13 @@ async fn due(store: &dyn WorkStore, host: &str, which: DueItems) -> Result<(), W
         }
     }
     Ok(())
+}
+
+/// Whether the payload of an item names that host.
+async fn goes_to(store: &dyn WorkStore, item: &WorkItem, host: &str) -> Result<bool, WorkError> {
+    let payload = store.show(&item.key).await?.map(|(_, payload, _)| payload);
+    let known = payload.and_then(|payload| host_and_address_of(&payload, &item.key));
+    Ok(known.is_some_and(|(of, _)| of == host))
 }
 
 impl DueItems {
