@@ -4,11 +4,11 @@ use http::header::LOCATION;
 use paceline_providers::secrets::hidden;
 use reqwest::Url;
 
-/// Why a redirect was not followed, and what to do; `carries_key`: a secret went with the call; `whole`: a whole address
-/// may be called. What looks like a secret in the target is hidden, and then there is nothing to copy.
+/// Why a redirect was not followed, and what to do; `secret`: which went with the call; `whole`: a whole address may be
+/// called. What looks like a secret in the target is hidden, and then there is nothing to copy.
 pub(crate) fn not_followed(
     response: &reqwest::Response,
-    carries_key: impl FnOnce() -> bool,
+    secret: impl FnOnce() -> Option<String>,
     whole: bool,
 ) -> Option<String> {
     let location = response.headers().get(LOCATION).filter(|_| response.status().is_redirection())?;
@@ -21,7 +21,7 @@ pub(crate) fn not_followed(
     // The fragment goes with no call.
     let path = target.query().map_or_else(|| target.path().to_owned(), |query| format!("{}?{query}", target.path()));
     let shown: String = hidden(&path).chars().take(LONGEST_TARGET).collect();
-    let why = if moved && carries_key() { ", for the key would go there" } else { "" };
+    let why = moved.then(secret).flatten().map(|secret| format!(", for {secret} would go there")).unwrap_or_default();
     let (place, advice) = match (whole, moved) {
         (false, true) => (origin, "if this is the right place, name it with --base-url"),
         (false, false) if shown == path => {

@@ -363,7 +363,7 @@ impl Sender {
         if gateway.is_none() && response.status().is_success() {
             observe(self.config.dialect.announced(response.headers(), clock::wall()));
         }
-        let redirect = not_followed(&response, || self.carries_key(call), self.may_name_hosts(call));
+        let redirect = not_followed(&response, || self.secret_of(call), self.may_name_hosts(call));
         let coming = receive_until(&self.clock, deadline, response, &self.config, &self.memory, cut);
         let (response, memory) = coming.await?;
         // A key may come in parts, each in an event of its own. They go first: the last one may be taken for the end of a key.
@@ -385,9 +385,19 @@ impl Sender {
         }
     }
 
-    /// Whether a secret goes with the call.
-    fn carries_key(&self, call: &Call) -> bool {
-        self.headers_of(call).iter().any(|(name, value)| value.is_sensitive() || is_secret_name(name.as_str()))
+    /// The secret that goes with the call, for people: the key, or else a header of the call's own, such as a signature. What
+    /// tells calls apart is none, whatever its name.
+    fn secret_of(&self, call: &Call) -> Option<String> {
+        let is_secret = |name: &HeaderName, value: &HeaderValue| value.is_sensitive() || is_secret_name(name.as_str());
+        let is_id = |name: &HeaderName| self.config.idempotency_header.as_ref() == Some(name);
+        let headers = self.headers_of(call);
+        let secrets = headers.iter().filter(|(name, value)| is_secret(name, value) && !is_id(name));
+        let (keys, own): (Vec<_>, Vec<_>) = secrets.partition(|(name, _)| !call.headers.contains_key(*name));
+        match (keys.as_slice(), own.as_slice()) {
+            ([], []) => None,
+            ([], [(name, _), ..]) => Some(format!("its header {name}")),
+            _ => Some("the key".to_owned()),
+        }
     }
 
     /// Whether whole addresses may stand where the call's own stood: it is one, or each host is paced by itself.

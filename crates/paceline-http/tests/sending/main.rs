@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Method};
+use http::{HeaderName, HeaderValue, Method};
 use paceline::{Class, Dimension, GiveUp, NextAction, Request, UnknownOutcome};
 use paceline_http::{Call, NoAnswer, SenderConfig};
 use paceline_providers::table::Scope;
@@ -443,6 +443,18 @@ async fn no_redirect_is_followed_and_the_words_say_what_to_do() {
         assert!(message.starts_with(&start) && message.contains(advice) && !message.contains("hush"), "{message}");
     }
     assert_eq!(server.arrivals().len(), 9);
+
+    // No key goes to a host that a call names, but what its payload brings does. What tells calls apart is no secret.
+    let numbered = SenderConfig { idempotency_header: Some(HeaderName::from_static("idempotency-key")), ..keyless };
+    let (mut signed, mut number) = (post(&at("/away"), "{}"), post("/away", "{}"));
+    signed.headers.insert("x-hub-signature-256", HeaderValue::from_static("sha256=0a"));
+    number.idempotency_key = Some(HeaderValue::from_static("pl-1"));
+    for (config, call, why) in
+        [(other, signed, ", for its header x-hub-signature-256 would go there"), (numbered, number, "")]
+    {
+        let message = send(&sender(config), 1, &call).await.reading.message.unwrap();
+        assert!(message.contains(&format!("; redirects are not followed{why}; ")), "{message}");
+    }
 }
 
 #[tokio::test]
