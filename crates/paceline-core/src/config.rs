@@ -256,6 +256,19 @@ impl Retry {
         own.map_or(self.max_retries, |own| own.min(self.max_retries))
     }
 
+    /// Checks the settings together.
+    ///
+    /// # Errors
+    /// Those of [`Backoff::check`], and a deadline of zero.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        self.backoff.check()?;
+        if self.deadline.is_some_and(|bound| bound.is_zero()) {
+            let (value, expected) = ("0s".into(), "a duration of more than 0");
+            return Err(ConfigError { key: "deadline".into(), value, expected });
+        }
+        Ok(())
+    }
+
     /// The retries that are left to an item before a call, after so many that counted as attempts; `own`: its own bound.
     pub fn left(&self, own: Option<u32>, attempts: u32) -> u32 {
         self.most(own).saturating_sub(attempts)

@@ -44,6 +44,7 @@ mod state;
 mod time;
 mod turns;
 mod units;
+mod unpaced;
 mod witnesses;
 
 pub use adaptive::{GateState, RateEstimate, SharedRate, Trend};
@@ -77,4 +78,5 @@ pub use turns::Turns;
 pub use units::{
     LONGEST_DURATION, format_duration, format_money, format_window, leading_number, money_digits, parse_duration,
 };
+pub use unpaced::Unpaced;
 pub use witnesses::{Belief, Refused, Witnesses};

@@ -11,6 +11,7 @@ use crate::admit::{MaxWait, PauseCause, WaitReason};
 use crate::cost::Cost;
 use crate::error::TooLarge;
 use crate::outcome::Class;
+use crate::retry::{Counted, Decision, Then};
 use crate::time::Instant;
 
 /// The handle of a scope: a model, an endpoint family, a table, or a configured tier.
@@ -167,6 +168,35 @@ impl Request {
     /// Whether it failed or was refused before.
     pub(crate) const fn was_tried(&self) -> bool {
         self.attempts > 0 || self.deferrals > 0
+    }
+
+    /// Counts a call of it that has ended.
+    pub(crate) fn count(&mut self, decision: &Decision) {
+        self.attempts = self.attempts.saturating_add(decision.retried);
+        match decision.counted {
+            Counted::Attempt => self.attempts = self.attempts.saturating_add(1),
+            Counted::Deferral => self.deferrals += 1,
+            Counted::Unsent => self.unsent += 1,
+            Counted::Abandoned | Counted::Nothing => {}
+        }
+    }
+
+    /// What its driver does after a call of that class, and `then`; `aside`: so much of its wait is no time of its deadline.
+    pub(crate) fn follow(&self, now: Instant, class: Class, then: Then, aside: Duration) -> NextAction {
+        let delay = match then {
+            Then::Done => return NextAction::Done,
+            Then::GiveUp(reason) => return NextAction::GiveUp { reason, request: Box::new(self.clone()) },
+            // The caller that abandoned the call decides about its item.
+            Then::Again(_) if class == Class::Abandoned => return NextAction::Done,
+            Then::Again(delay) => delay,
+        };
+        let deadline = self.deadline.map(|deadline| deadline + aside);
+        let not_before = (!delay.is_zero()).then_some(now + delay);
+        let next = Box::new(Self { not_before, deadline, ..self.clone() });
+        match class {
+            Class::Partial => NextAction::Resend { next, delay },
+            _ => NextAction::Retry { next, delay },
+        }
     }
 
     /// Sends so far.

@@ -20,6 +20,26 @@ pub struct Attempt<'a> {
     pub dialect: std::sync::Arc<paceline_providers::Dialect>,
 }
 
+impl<'a> Attempt<'a> {
+    /// Of a call without a limiter.
+    pub(crate) fn of(reserved: &'a Cost) -> Self {
+        Self {
+            reserved,
+            #[cfg(feature = "http")]
+            dialect: generic(),
+        }
+    }
+}
+
+/// The dialect of an API that no provider is named for. Its table is read when it is first needed.
+#[cfg(feature = "http")]
+pub(crate) fn generic() -> std::sync::Arc<paceline_providers::Dialect> {
+    use std::sync::{Arc, LazyLock};
+    static GENERIC: LazyLock<Arc<paceline_providers::Dialect>> =
+        LazyLock::new(|| Arc::new(paceline_providers::Provider::Generic.into()));
+    Arc::clone(&GENERIC)
+}
+
 /// A result type that classifies itself.
 ///
 /// Implemented for connection failures, for boxed errors, for `Result`s of such, and for `()`, which is success; with the
@@ -28,6 +48,12 @@ pub struct Attempt<'a> {
 pub trait Classify {
     /// The outcome of the call.
     fn outcome(&self, attempt: &Attempt<'_>) -> Outcome;
+
+    /// Whether the call was a success and nothing else, with no limits or usage to be learnt from it, so that its outcome need
+    /// not be made. Default: false, which is always right.
+    fn is_plain_success(&self) -> bool {
+        false
+    }
 }
 
 #[cfg(feature = "http")]
@@ -89,6 +115,10 @@ impl<T, E: Classify> AnswerReader<Result<T, E>> for ByError {
     fn outcome(&self, result: &Result<T, E>, attempt: &Attempt<'_>) -> Outcome {
         result.as_ref().map_or_else(|error| error.outcome(attempt), |_| Outcome::new(Class::Success))
     }
+
+    fn is_plain_success(&self, result: &Result<T, E>) -> bool {
+        result.is_ok()
+    }
 }
 
 impl<T: Classify, E: Classify> Classify for Result<T, E> {
@@ -98,11 +128,19 @@ impl<T: Classify, E: Classify> Classify for Result<T, E> {
             Err(error) => error.outcome(attempt),
         }
     }
+
+    fn is_plain_success(&self) -> bool {
+        self.as_ref().is_ok_and(Classify::is_plain_success)
+    }
 }
 
 impl Classify for () {
     fn outcome(&self, _: &Attempt<'_>) -> Outcome {
         Outcome::new(Class::Success)
+    }
+
+    fn is_plain_success(&self) -> bool {
+        true
     }
 }
 
@@ -140,7 +178,7 @@ impl Classify for Box<dyn Error + Send + Sync> {
 
 /// How the result of an operation is read: by itself ([`Classified`]), or by a function that returns its outcome.
 #[diagnostic::on_unimplemented(
-    message = "the limiter cannot tell from `{R}` whether a call has succeeded",
+    message = "Paceline cannot tell from `{R}` whether a call has succeeded",
     label = "not every part of this result implements `Classify`",
     note = "say which errors may pass with `.when(|error| ...)`, or read the result with `.read(|result, _| Outcome::new(...))`",
     note = "reqwest: `limiter.run(paceline_http::operation(client.get(url)))`, of the crate paceline-http",
@@ -150,6 +188,11 @@ impl Classify for Box<dyn Error + Send + Sync> {
 pub trait AnswerReader<R> {
     /// The outcome of the call.
     fn outcome(&self, result: &R, attempt: &Attempt<'_>) -> Outcome;
+
+    /// As [`Classify::is_plain_success`].
+    fn is_plain_success(&self, _: &R) -> bool {
+        false
+    }
 }
 
 /// The result classifies itself.
@@ -159,6 +202,10 @@ pub struct Classified;
 impl<R: Classify> AnswerReader<R> for Classified {
     fn outcome(&self, result: &R, attempt: &Attempt<'_>) -> Outcome {
         result.outcome(attempt)
+    }
+
+    fn is_plain_success(&self, result: &R) -> bool {
+        result.is_plain_success()
     }
 }
 
@@ -180,6 +227,10 @@ impl<T, E, F: Fn(&E) -> bool> AnswerReader<Result<T, E>> for ByPredicate<F> {
             Err(_) => Class::Invalid,
         })
     }
+
+    fn is_plain_success(&self, result: &Result<T, E>) -> bool {
+        result.is_ok()
+    }
 }
 
 /// Errors that name a wait are refusals by a limit; see [`hint`](crate::Run::hint).
@@ -199,6 +250,10 @@ where
             Some(wait) => Outcome::new(Class::Throttled).with_hint(wait, true),
             None => self.otherwise.outcome(result, attempt),
         }
+    }
+
+    fn is_plain_success(&self, result: &Result<T, E>) -> bool {
+        result.is_ok() && self.otherwise.is_plain_success(result)
     }
 }
 

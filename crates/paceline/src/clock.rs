@@ -150,7 +150,7 @@ impl Clock {
         let believed = if began_anew { latest } else { counted.max(set_at).min(latest) };
         let shown = believed.wrapping_add(self.ahead.load(Ordering::Relaxed));
         let shown = shown.max(self.shown.fetch_max(shown, Ordering::Relaxed));
-        let is_real = self.is_real();
+        let is_real = Self::is_real();
         if !self.is_being_set.swap(true, Ordering::Acquire) {
             // Where another thread has set it since, these readings are older.
             if self.set_at.load(Ordering::Relaxed) == set_at {
@@ -163,25 +163,12 @@ impl Clock {
         (now.max(Instant::from_nanos(shown)), is_real)
     }
 
-    fn is_real(&self) -> bool {
+    fn is_real() -> bool {
         #[cfg(test)]
         if crate::sync::model::now().is_some() {
             return false;
         }
-        !self.is_virtual()
-    }
-
-    /// Whether a test has paused or moved Tokio's clock in this thread's runtime. Then only Tokio's timers agree with it.
-    /// Exact: the clock stands still or is elsewhere if it does not show what the system's shows meanwhile.
-    #[expect(clippy::disallowed_methods, reason = "compares the one reading of the monotonic clock with the system's")]
-    pub(crate) fn is_virtual(&self) -> bool {
-        #[cfg(test)]
-        if crate::sync::model::now().is_some() {
-            return false;
-        }
-        let before = std::time::Instant::now();
-        let shown = tokio_now().into_std();
-        shown < before || shown > std::time::Instant::now()
+        !is_virtual()
     }
 
     /// Adds what the machine slept since the last call, unless that was less than a millisecond ago. It reads more clocks, so it
@@ -203,6 +190,19 @@ impl Default for Clock {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// Whether a test has paused or moved Tokio's clock in this thread's runtime. Then only Tokio's timers agree with it.
+/// Exact: the clock stands still or is elsewhere if it does not show what the system's shows meanwhile.
+#[expect(clippy::disallowed_methods, reason = "compares the one reading of the monotonic clock with the system's")]
+pub(crate) fn is_virtual() -> bool {
+    #[cfg(test)]
+    if crate::sync::model::now().is_some() {
+        return false;
+    }
+    let before = std::time::Instant::now();
+    let shown = tokio_now().into_std();
+    shown < before || shown > std::time::Instant::now()
 }
 
 /// The wall clock's time, to the millisecond.

@@ -126,7 +126,7 @@ impl From<Error> for NotNow {
     }
 }
 
-/// Why [`run`](crate::Limiter::run) has no success.
+/// Why [`run`](crate::Limiter::run) or [`retry`](crate::retry()) has no success.
 ///
 /// Its message and its source are those of the error inside, so that it reads as if the operation had failed alone.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,10 +6,11 @@ use std::task::{Context, Poll, ready};
 use paceline_core::ScopeId;
 use pin_project_lite::pin_project;
 
+use crate::again::Notify;
 use crate::classify::AnswerReader;
 use crate::driver::block_on;
 use crate::error::{Error, RunError};
-use crate::run::{BlockingCall, Notify, Run};
+use crate::run::{BlockingCall, Run};
 
 /// Where a value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 #![doc = include_str!("../README.md")]
 //!
 //! [`Limiter::run`] takes a permit for every send, classifies the answer, reports it, and sends again what may succeed
-//! later. Where that is too much, [`Limiter::acquire`] gives a [`Permit`], which must be answered with an [`Outcome`].
+//! later. Where that is too much, [`Limiter::acquire`] gives a [`Permit`], which must be answered with an [`Outcome`]. Where
+//! there is no limit at all, [`retry()`] sends again without one.
 //!
 //! The engine behind it, [`paceline_core`], does no IO and reads no clock. This crate adds what an engine must not have:
 //! the clock, the timer and the tasks that wait.
@@ -20,6 +21,7 @@
 //! - `json`: `scope_json`, the snapshot of a scope as a JSON document.
 //! - `serde`: what [`Limiter::export`] returns can be written and read by serde.
 
+mod again;
 mod blocking;
 mod classify;
 pub mod clock;
@@ -35,6 +37,7 @@ mod log;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod nested;
+mod retry;
 mod run;
 mod sleeper;
 mod state;
@@ -45,6 +48,7 @@ pub mod testing;
 mod tower;
 mod turns;
 
+pub use again::{Notify, Retrying};
 pub use blocking::Blocking;
 #[cfg(feature = "http")]
 pub use classify::ByHead;
@@ -69,7 +73,8 @@ pub use paceline_core::{
 };
 #[cfg(feature = "http")]
 pub use paceline_providers::{Dialect, Provider};
-pub use run::{BlockingCall, Notify, Retrying, Run};
+pub use retry::{WithRetries, blocking_retry, retry};
+pub use run::{BlockingCall, Run};
 pub use sleeper::ResponsiveSleeper;
 pub use state::LimiterState;
 #[cfg(feature = "tower")]

@@ -239,7 +239,8 @@ impl Limiter {
     ///
     /// A `run` of the same limiter inside the operation, in the same task, makes one send and no re-sends: it uses the
     /// permit of the outer one if that is unused and of the same scope, reports its own answer, and the outer one decides
-    /// about the next try of the whole. So nested layers share one budget instead of multiplying theirs.
+    /// about the next try of the whole. So nested layers share one budget instead of multiplying theirs. Inside the operation of
+    /// a [`retry`](crate::retry()) it makes one send too.
     ///
     /// # Errors
     /// [`RunError::Operation`](crate::RunError::Operation) with the operation's last error, also when it is a deadline or a

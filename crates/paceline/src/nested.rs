@@ -1,6 +1,7 @@
 //! Nested retry loops: the inner one sends and reports, and only the outermost retries.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::cell::Cell;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use paceline_core::{Class, LimitReport, NextAction, Outcome, Request, ScopeId};
@@ -13,13 +14,68 @@ tokio::task_local! {
     pub(crate) static FRAME: Arc<Frame>;
 }
 
+/// Whether this thread polls an operation of a `retry`, which has no limiter and so no frame.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Retried {
+    No,
+    Yes,
+    /// A loop inside it has failed, and has said how.
+    Told,
+}
+
+thread_local! {
+    /// Without a destructor, so that it costs each poll next to nothing.
+    static RETRIED: Cell<Retried> = const { Cell::new(Retried::No) };
+    /// What a loop inside an operation says to the `retry` around it.
+    static TOLD: Cell<Option<Box<Outcome>>> = const { Cell::new(None) };
+}
+
+/// Takes a step of an operation of a `retry`. The first failure of which a loop inside it tells comes into `told`.
+#[inline]
+pub(crate) fn inside<T>(told: &mut Option<Box<Outcome>>, step: impl FnOnce() -> T) -> T {
+    /// The thread goes on where it was, also after a panic.
+    struct Leaves(Retried);
+    impl Drop for Leaves {
+        fn drop(&mut self) {
+            RETRIED.set(self.0);
+        }
+    }
+    let leaves = Leaves(RETRIED.replace(Retried::Yes));
+    let value = step();
+    if RETRIED.get() == Retried::Told {
+        let last = TOLD.take();
+        *told = told.take().or(last);
+    }
+    drop(leaves);
+    value
+}
+
+/// Whether this is part of an operation of a `retry`.
+pub(crate) fn is_inside_retry() -> bool {
+    RETRIED.get() != Retried::No
+}
+
+/// Whether this is part of an operation of a `retry` or of a `run` of any limiter: then that decides about the next try.
+pub(crate) fn is_inside_any() -> bool {
+    is_inside_retry() || FRAME.try_with(|_| ()).is_ok()
+}
+
+/// Tells the `retry` around it of a failure, if there is one.
+pub(crate) fn tell(failed: Outcome) {
+    if RETRIED.get() == Retried::Yes {
+        RETRIED.set(Retried::Told);
+        TOLD.set(Some(Box::new(failed)));
+    }
+}
+
 /// One attempt of an operation.
 pub(crate) struct Frame {
     driver: Arc<Driver>,
     /// The attempt around it, perhaps of another limiter.
     outer: Option<Arc<Self>>,
-    /// LimitCounts so far, and what is reserved: a send that does not use the permit below still belongs to the same item.
-    request: Request,
+    /// Its counts so far, and what is reserved: a send that does not use the permit below still belongs to the same item. Asked
+    /// for once it is needed, and before the permit is taken.
+    request: OnceLock<Request>,
     sender: Mutex<Sender>,
 }
 
@@ -57,7 +113,7 @@ impl Frame {
         Self {
             driver: Arc::clone(driver),
             outer: FRAME.try_with(Arc::clone).ok(),
-            request: permit.request(),
+            request: OnceLock::new(),
             sender: Mutex::new(Sender::Operation(permit)),
         }
     }
@@ -90,8 +146,8 @@ impl Frame {
     fn places(driver: &Arc<Driver>, scope: Option<&ScopeId>) -> u32 {
         let (mut places, mut next) = (0, Self::current(driver));
         while let Some(frame) = next {
+            let is_there = scope.is_none_or(|scope| frame.request().scope == *scope);
             let sender = frame.sender.lock().unwrap_or_else(PoisonError::into_inner);
-            let is_there = scope.is_none_or(|scope| frame.request.scope == *scope);
             places += u32::from(is_there && matches!(*sender, Sender::Operation(_)));
             next = frame.outer.as_ref().and_then(|outer| Arc::clone(outer).of(driver));
         }
@@ -110,8 +166,9 @@ impl Frame {
     /// The attempt's permit, if it is unused and for that scope. One for another scope is returned: holding it while
     /// waiting for a second could deadlock.
     pub(crate) fn take_permit(&self, scope: &ScopeId) -> Option<Permit> {
+        let own = &self.request().scope;
         match self.replace(Sender::Inside(None)) {
-            Sender::Operation(permit) if self.request.scope == *scope => Some(permit),
+            Sender::Operation(permit) if own == scope => Some(permit),
             Sender::Operation(permit) => {
                 permit.withdraw();
                 None
@@ -136,7 +193,7 @@ impl Frame {
 
     /// The request, counted as another send of this attempt's item.
     pub(crate) fn count_on(&self, request: Request) -> Request {
-        let Request { item, attempts, deferrals, unsent, .. } = self.request;
+        let Request { item, attempts, deferrals, unsent, .. } = *self.request();
         Request { item: request.item.or(item), attempts, deferrals, unsent, ..request }
     }
 
@@ -153,12 +210,15 @@ impl Frame {
 
     /// The retries that are left beside this attempt.
     pub(crate) fn retries_left(&self) -> u32 {
-        self.driver.retries_left(&self.request)
+        self.driver.retries_left(self.request())
     }
 
     /// The request of its call.
-    pub(crate) const fn request(&self) -> &Request {
-        &self.request
+    pub(crate) fn request(&self) -> &Request {
+        self.request.get_or_init(|| match &*self.sender.lock().unwrap_or_else(PoisonError::into_inner) {
+            Sender::Operation(permit) => permit.request(),
+            Sender::Inside(_) => unreachable!("it is asked for before its permit is taken"),
+        })
     }
 
     /// The sender, at the end of the attempt.

@@ -1,7 +1,6 @@
 //! The retry loop around one operation: each send takes a permit, and its answer is classified and reported.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,13 +13,12 @@ use tokio::task::futures::TaskLocalFuture;
 use tracing::Instrument as _;
 use tracing::instrument::Instrumented;
 
+use crate::again::{Ended, Notify, Retrying, follow};
 use crate::classify::{AnswerReader, Attempt, ByHint, ByPredicate, Classified};
-use crate::clock;
 use crate::driver::{Admission, Permit, Waiting, block_on};
 use crate::error::{Error, RunError};
 use crate::limiter::Limiter;
-use crate::log::{BackingOff, write_next_try};
-use crate::nested::{FRAME, Frame, Report, Sender};
+use crate::nested::{FRAME, Frame, Report, Sender, is_inside_retry, tell};
 
 pin_project! {
     /// One operation on its way through the limiter, as [`Limiter::run`] and [`Blocking::run`](crate::Blocking::run) return it.
@@ -85,50 +83,6 @@ impl<Op: FnMut() -> R, R> Future for BlockingCall<Op> {
 pub(crate) fn blocking<Op: FnMut() -> R, R>(operation: Op) -> impl FnMut() -> BlockingCall<Op> {
     let operation = Rc::new(RefCell::new(operation));
     move || BlockingCall(Rc::clone(&operation))
-}
-
-/// A try that is to be made again, as [`Run::notify`] reports it.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Retrying<'a> {
-    /// The class of the call that ended.
-    pub class: Class,
-    /// Why it failed, if its answer or error says so. None where [`Run::when`] or [`Run::hint`] has read the error: its words
-    /// may have a key in them, as an address has, and a reason is logged. [`Run::read`] may set
-    /// [`Outcome::reason`](crate::Outcome::reason).
-    pub reason: Option<&'a str>,
-    /// Calls so far.
-    pub calls: u32,
-    /// How long the next try waits at least; its scope may wait longer.
-    pub delay: Duration,
-    /// The request of the next try.
-    pub next: &'a Request,
-}
-
-/// `server overloaded (call 1), next try in 1.2s at the earliest: upstream is full`.
-impl fmt::Display for Retrying<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (call {})", self.class.description(), self.calls)?;
-        write_next_try(f, self.delay)?;
-        f.write_str(if self.delay.is_zero() { "" } else { " at the earliest" })?;
-        self.reason.map_or(Ok(()), |reason| write!(f, ": {reason}"))
-    }
-}
-
-/// What hears of tries that are to be made again: a closure, or nothing.
-pub trait Notify {
-    /// Called before the wait.
-    fn notify(&mut self, retrying: &Retrying<'_>);
-}
-
-impl Notify for () {
-    fn notify(&mut self, _: &Retrying<'_>) {}
-}
-
-impl<F: FnMut(&Retrying<'_>)> Notify for F {
-    fn notify(&mut self, retrying: &Retrying<'_>) {
-        self(retrying);
-    }
 }
 
 impl<'a, Op, Call: Future> Run<'a, Op, Call> {
@@ -311,7 +265,7 @@ where
                     this.step.set(Step::Begun);
                     let (next, ended) = this.task.settle(&frame, &result);
                     let Some(next) = next else {
-                        return Poll::Ready(result.map_err(|error| this.task.failed(error, ended)));
+                        return Poll::Ready(result.map_err(|error| ended.error(error, this.task.calls)));
                     };
                     *this.failed = Some((result, ended));
                     this.task.enqueue(next)
@@ -333,19 +287,11 @@ where
                         return Poll::Ready(Err(RunError::Limiter(error)));
                     };
                     tracing::error!(%error, "gave up: no permit for another try");
-                    return Poll::Ready(result.map_err(|error| this.task.failed(error, ended)));
+                    return Poll::Ready(result.map_err(|error| ended.error(error, this.task.calls)));
                 }
             }
         }
     }
-}
-
-/// What is known of a call that ended.
-#[derive(Clone, Copy, Debug)]
-struct Ended {
-    class: Class,
-    /// How long the item would have to wait for another try, where it is known.
-    wait: Option<Duration>,
 }
 
 impl<Op, Reader, N> Task<'_, Op, Reader, N> {
@@ -371,8 +317,9 @@ impl<Op, Reader, N> Task<'_, Op, Reader, N> {
     {
         self.calls += 1;
         let frame = Arc::new(Frame::new(self.limiter.driver(), permit));
-        let (scope, item) = (&**frame.request().scope.name(), frame.request().item);
-        let span = tracing::debug_span!("call", scope, item, calls = self.calls);
+        let request = || frame.request();
+        let span =
+            tracing::debug_span!("call", scope = &**request().scope.name(), item = request().item, calls = self.calls);
         let call = span.in_scope(&mut self.operation);
         (FRAME.scope(Arc::clone(&frame), call).instrument(span), frame)
     }
@@ -383,63 +330,37 @@ impl<Op, Reader, N> Task<'_, Op, Reader, N> {
         Reader: AnswerReader<R>,
         N: Notify,
     {
-        let outcome = self.reader.outcome(result, &self.limiter.driver().attempt(&frame.request().cost));
+        let outcome = match self.reader.is_plain_success(result) {
+            true => Outcome::new(Class::Success),
+            false => self.reader.outcome(result, &self.limiter.driver().attempt(&frame.request().cost)),
+        };
         self.calls += outcome.retried;
+        let is_failure = outcome.class != Class::Success;
+        // A retry without a limiter around it decides about the next try of the whole.
+        let told = (is_failure && is_inside_retry()).then(|| outcome.clone());
         let report = match frame.finish() {
             Sender::Operation(permit) => Report::new(outcome, |outcome| permit.complete(outcome)),
-            Sender::Inside(Some(report)) if outcome.class != Class::Success => report,
+            Sender::Inside(Some(report)) if is_failure => report,
             Sender::Inside(_) => Report::new(outcome, |_| NextAction::Done),
         };
         let ended = Ended { class: report.class, wait: report.hint };
+        let is_told = told.map(tell).is_some();
         if let Some(outer) = &self.outer {
             outer.report(report);
             return (None, ended);
         }
-        (self.follow(report), ended)
+        (if is_told { None } else { self.follow(report) }, ended)
     }
 
-    /// The request of the next try, if there is one; writes a log line.
+    /// The request of the next try, if there is one.
     fn follow(&mut self, report: Report) -> Option<Request>
     where
         N: Notify,
     {
-        let Report { action, class, reason, wait_from, .. } = report;
-        match action {
-            NextAction::Retry { next, delay } | NextAction::Resend { next, delay } => {
-                self.warn(class, wait_from, &next, delay);
-                let (reason, calls) = (reason.as_deref(), self.calls);
-                self.notify.notify(&Retrying { class, reason, calls, delay, next: &next });
-                Some(*next)
-            }
-            NextAction::GiveUp { reason: bound, request } => {
-                let words = reason.as_deref().unwrap_or_default();
-                self.stayed_down = bound.stayed_down(class);
-                let (item, class, sends) = (request.item, class.as_str(), request.sends());
-                tracing::error!(item, class, sends, words, "gave up after {sends} calls: {bound}");
-                None
-            }
-            _ => None,
-        }
-    }
-
-    fn warn(&self, class: Class, wait_from: &str, next: &Request, delay: Duration) {
-        // A stopped account has no next try: a caller that requests one gets an error.
-        if class == Class::Account {
-            return;
-        }
-        let resend = self.limiter.driver().look(|state, _| BackingOff::new(class, next, &state.retry, delay));
-        tracing::warn!(
-            scope = &**next.scope.name(),
-            item = next.item,
-            class = class.as_str(),
-            hint_source = wait_from,
-            not_before = (clock::wall() + delay).to_string(),
-            "{resend}"
-        );
-    }
-
-    fn failed<E>(&self, error: E, ended: Ended) -> RunError<E> {
-        let retry_not_before = ended.wait.map(|wait| clock::wall() + wait);
-        RunError::Operation { error, class: ended.class, calls: self.calls, retry_not_before }
+        let (class, driver) = (report.class, self.limiter.driver());
+        let bounds = || driver.look(|state, _| state.retry.clone());
+        let next = follow(report, self.calls, &mut self.notify, bounds);
+        self.stayed_down = matches!(&next, Err(Some(bound)) if bound.stayed_down(class));
+        next.ok()
     }
 }

@@ -1,15 +1,15 @@
-//! One failure, one decision: `run` (the pacer), the library (a permit, and its loop) and `tasks` (the durable scheduler) are
-//! given the same failures with the same configuration, and must decide alike. The ACME agent is given them too, in its own
-//! tests.
+//! One failure, one decision: `run` (the pacer), the library (a permit, its loop, and its retry without a limiter) and `tasks`
+//! (the durable scheduler) are given the same failures with the same configuration, and must decide alike. The ACME agent is
+//! given them too, in its own tests.
 #![cfg(test)]
 
 mod cases;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline::{Limiter, Retrying, RunError};
+use paceline::{Limiter, Retrying, RunError, retry};
 use paceline_core::{
     BreakerConfig, Class, Cost, Event, Instant, NextAction, Outcome, Pacer, PacerConfig, Request, Retry,
 };
@@ -57,6 +57,44 @@ async fn by_loop(case: &Case) -> Option<Seen> {
     }
 }
 
+/// What the library's retry without a limiter does: the next try that it tells of. None where it ends.
+async fn by_retry(case: &Case) -> Option<Seen> {
+    let policy = Retry { deadline: case.deadline, ..pacer_config().retry };
+    let before = case.attempts + case.deferrals;
+    let (calls, next, told) = (Cell::new(0), RefCell::new(None), Notify::new());
+    let send = async || {
+        calls.set(calls.get() + 1);
+        if calls.get() > before {
+            tokio::time::advance(case.age).await;
+        }
+        Err::<(), _>("it failed")
+    };
+    // Its counts are made up: retries at once, and then refusals.
+    let read = |_: &_, _: &paceline::Attempt<'_>| match calls.get() {
+        call if call > before => case.outcome(),
+        call if call > case.attempts => Outcome::new(Class::Throttled),
+        _ => Outcome::new(Class::Transient).with_hint(Duration::ZERO, true),
+    };
+    let sent = retry(send).with(policy).read(read).notify(|retrying: &Retrying<'_>| {
+        if calls.get() > before {
+            let counts = (retrying.next.attempts, retrying.next.deferrals);
+            next.borrow_mut().get_or_insert(Seen { counts, then: Ok(retrying.delay) });
+            told.notify_one();
+        }
+    });
+    let ended = tokio::select! {
+        biased;
+        ended = sent => Some(ended),
+        () = told.notified() => None,
+    };
+    if let Some(Err(RunError::Operation { calls, class, .. })) = &ended
+        && next.borrow().is_none()
+    {
+        assert_eq!((*calls, *class), (before + 1, case.reading.class), "{}", case.name);
+    }
+    next.take()
+}
+
 /// As `tasks run --http` tells it.
 fn failure(Case { reading, unknown, .. }: &Case) -> Failure {
     let (retry_after, unsent, unknown) = (reading.wait, reading.unsent, *unknown);
@@ -77,9 +115,11 @@ async fn the_same_forty_failures_are_decided_alike() {
         let (run, library, tasks) = (by_pacer(case), by_library(case).await, by_tasks(case).await);
         // Of an item that ends, the loop of the library tells its last error alone.
         let (looped, next) = (by_loop(case).await, run.then.is_ok().then(|| run.clone()));
-        if run != tasks || run != library || looped != next {
+        // Without a limiter nothing is stopped until a person acts, so that the item could wait for it.
+        let (retried, without) = (by_retry(case).await, next.clone().filter(|_| case.reading.class != Class::Account));
+        if run != tasks || run != library || looped != next || retried != without {
             differ.push(format!(
-                "{}:\n  run     {run:?}\n  library {library:?}\n  loop    {looped:?}\n  tasks   {tasks:?}",
+                "{}:\n  run     {run:?}\n  library {library:?}\n  loop    {looped:?}\n  retry   {retried:?}\n  tasks   {tasks:?}",
                 case.name
             ));
         }
@@ -89,7 +129,7 @@ async fn the_same_forty_failures_are_decided_alike() {
 
 /// A quota whose end is not known: tested after 5 minutes, then after twice as long, an hour at most.
 #[tokio::test(start_paused = true)]
-async fn a_quota_of_unknown_end_is_tested_ever_later_by_all_three() {
+async fn a_quota_of_unknown_end_is_tested_ever_later_by_all() {
     const EXPECTED: [u64; 6] = [300, 600, 1_200, 2_400, 3_600, 3_600];
     let config = PacerConfig { retry: Retry { max_deferrals: None, ..pacer_config().retry }, ..pacer_config() };
     let mut pacer = Pacer::new(config, 1, Instant::ZERO).unwrap();
@@ -107,6 +147,14 @@ async fn a_quota_of_unknown_end_is_tested_ever_later_by_all_three() {
         (request, now) = (*next, now + delay);
     }
     assert_eq!(run, EXPECTED);
+
+    let (calls, mut retried) = (Cell::new(0), Vec::new());
+    let send = async || Err::<(), _>(calls.replace(calls.get() + 1) < EXPECTED.len());
+    let sent = retry(send)
+        .with(Retry { max_deferrals: None, ..pacer_config().retry })
+        .read(|sent, _| Outcome::new(if *sent == Err(true) { Class::QuotaExhausted } else { Class::Invalid }));
+    sent.notify(|retrying: &Retrying<'_>| retried.push(retrying.delay.as_secs())).await.unwrap_err();
+    assert_eq!(retried, EXPECTED);
 
     let clock = WorkClock::starting_at(START);
     let store = Arc::new(MemoryStore::new(clock.clone()));

@@ -1,6 +1,5 @@
 //! How the pace reacts to the outcome of a call.
 
-use alloc::boxed::Box;
 use core::time::Duration;
 
 use super::Pacer;
@@ -12,7 +11,7 @@ use crate::flight::Flight;
 use crate::outcome::{Class, Hint, LimitScope, Outcome};
 use crate::places::Held;
 use crate::request::{Event, NextAction, Request, ScopeId};
-use crate::retry::{self, Counted, Then, Tried, is_failure};
+use crate::retry::{self, Then, Tried, is_failure};
 use crate::scope::Scope;
 use crate::time::Instant;
 
@@ -119,36 +118,24 @@ impl Pacer {
         }
         let tried = self.tried(now, request, probe, outcome);
         let decision = retry::decide(&self.config.retry, self.config.pace, &tried, outcome, &mut self.rng);
-        request.attempts = request.attempts.saturating_add(decision.retried);
-        match decision.counted {
-            Counted::Attempt => request.attempts = request.attempts.saturating_add(1),
-            Counted::Deferral => request.deferrals += 1,
-            Counted::Unsent => request.unsent += 1,
-            Counted::Abandoned | Counted::Nothing => {}
-        }
-        let delay = match decision.then {
-            Then::Done => return NextAction::Done,
-            Then::GiveUp(reason) => return NextAction::GiveUp { reason, request: Box::new(request.clone()) },
-            // The caller that abandoned the call decides about its item.
-            Then::Again(_) if outcome.class == Class::Abandoned => return NextAction::Done,
-            Then::Again(delay) => delay,
+        request.count(&decision);
+        // What waits elsewhere meanwhile has its time after that; a queue's clock knows by itself which time does not count.
+        let aside = match decision.then {
+            Then::Again(delay) if tried.stands_still && request.sets_aside(delay) => {
+                outcome.hint.as_ref().map_or(delay, |hint| hint.wait.min(delay))
+            }
+            _ => Duration::ZERO,
         };
-        for totals in [&mut self.scopes[request.scope.place].totals, &mut self.totals] {
-            match is_failure(outcome.class) {
-                true => totals.retries += 1,
-                false => totals.deferrals += 1,
+        let action = request.follow(now, outcome.class, decision.then, aside);
+        if matches!(action, NextAction::Retry { .. } | NextAction::Resend { .. }) {
+            for totals in [&mut self.scopes[request.scope.place].totals, &mut self.totals] {
+                match is_failure(outcome.class) {
+                    true => totals.retries += 1,
+                    false => totals.deferrals += 1,
+                }
             }
         }
-        // What waits elsewhere meanwhile has its time after that; a queue's clock knows by itself which time does not count.
-        let aside = (tried.stands_still && request.sets_aside(delay))
-            .then(|| outcome.hint.as_ref().map_or(delay, |hint| hint.wait.min(delay)));
-        let deadline = request.deadline.map(|deadline| deadline + aside.unwrap_or_default());
-        let not_before = (!delay.is_zero()).then_some(now + delay);
-        let next = Box::new(Request { not_before, deadline, ..request.clone() });
-        match outcome.class {
-            Class::Partial => NextAction::Resend { next, delay },
-            _ => NextAction::Retry { next, delay },
-        }
+        action
     }
 
     /// The history of an item whose call has ended.

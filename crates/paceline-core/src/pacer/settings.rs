@@ -43,11 +43,8 @@ pub(super) fn tiers(config: &PacerConfig) -> BTreeMap<Arc<str>, usize> {
 }
 
 pub(super) fn check(config: &PacerConfig) -> Result<(), ConfigError> {
-    config.retry.backoff.check()?;
+    config.retry.check()?;
     config.background.check()?;
-    if config.retry.deadline.is_some_and(|bound| bound.is_zero()) {
-        return Err(ConfigError { key: "deadline".into(), value: "0s".into(), expected: "a duration of more than 0" });
-    }
     check_in_flight(config)?;
     if let Some(start) = config.start.filter(|start| !(*start > 0.0 && *start <= scope::FASTEST_START)) {
         let expected = "a rate of more than 0 and at most 1,000,000 calls a second";

@@ -14,13 +14,14 @@ mod permit;
 #[cfg(test)]
 mod proof;
 mod timer;
+mod unlimited;
 mod waiting;
 
 use std::collections::BTreeMap;
+#[cfg(feature = "http")]
+use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError};
-#[cfg(feature = "http")]
-use std::sync::{LazyLock, RwLock};
 use std::time::Duration;
 
 use paceline_core::{
@@ -28,7 +29,7 @@ use paceline_core::{
     Retry, ScopeId, Ticket, WaitCause, WaitReason,
 };
 #[cfg(feature = "http")]
-use paceline_providers::{Dialect, Provider};
+use paceline_providers::Dialect;
 use tokio::sync::{Notify, oneshot};
 
 use self::departures::Departures;
@@ -39,6 +40,8 @@ pub use self::permit::{Permit, Within};
 use self::timer::Timers;
 pub(crate) use self::waiting::{Admission, Waiting, block_on};
 use crate::classify::Attempt;
+#[cfg(feature = "http")]
+use crate::classify::generic;
 use crate::clock::Clock;
 use crate::error::{Error, NotNow};
 use crate::sync::{Condvar, Mutex, MutexGuard};
@@ -116,9 +119,8 @@ impl Driver {
 
     #[cfg(feature = "http")]
     pub(crate) fn dialect(&self) -> Arc<Dialect> {
-        static GENERIC: LazyLock<Arc<Dialect>> = LazyLock::new(|| Arc::new(Provider::Generic.into()));
         let dialect = self.dialect.read().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(dialect.as_ref().unwrap_or_else(|| &GENERIC))
+        dialect.as_ref().map_or_else(generic, Arc::clone)
     }
 
     /// The retries that are left to the item of a request once it is sent.

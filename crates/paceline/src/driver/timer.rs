@@ -22,6 +22,7 @@ use paceline_core::Instant;
 
 use super::notifications::Notifications;
 use super::{Driver, State};
+use crate::clock;
 use crate::sync;
 
 /// The timer never sleeps longer than this in one go: timers stand still while the machine is suspended, so a wait that
@@ -79,7 +80,7 @@ impl State {
     /// # Errors
     /// The system starts no thread, and one is needed.
     pub(super) fn begin_timer(&mut self, driver: &Arc<Driver>, notifications: &mut Notifications) -> io::Result<()> {
-        if self.timers.task == Timer::Off && driver.clock.is_virtual() {
+        if self.timers.task == Timer::Off && clock::is_virtual() {
             // Perhaps since a moment ago.
             driver.clock.notice_suspension();
             self.timers.task = Timer::Awake;

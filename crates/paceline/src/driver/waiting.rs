@@ -128,9 +128,13 @@ impl Drop for Waiting {
 
 /// Blocks the thread on a future. Needs no runtime.
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    // What is over at once needs no sleeper.
+    if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        return value;
+    }
     let sleeper = Arc::new(Sleeper { woken: Mutex::new(false), bell: Condvar::new() });
     let waker = Waker::from(Arc::clone(&sleeper));
-    let mut future = pin!(future);
     loop {
         if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return value;

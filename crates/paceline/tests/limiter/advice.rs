@@ -33,7 +33,7 @@ fn main() {
 ";
     let errors = errors_of(program);
     for expected in [
-        "the limiter cannot tell from `Result<(), Busy>` whether a call has succeeded",
+        "Paceline cannot tell from `Result<(), Busy>` whether a call has succeeded",
         "reqwest: `limiter.run(paceline_http::operation(client.get(url)))`, of the crate paceline-http",
         "where its body is a stream, as hyper's `Incoming`: `.read_by(ByHead)`, and `PaceLayer::new(limiter).by_head()`",
         "say which errors may pass with `.when(|error| ...)`, or read the result with `.read(|result, _| Outcome::new(...))`",

@@ -14,6 +14,7 @@ mod nested;
 mod observed;
 mod pace;
 mod restored;
+mod retry;
 mod run;
 mod sleeper;
 mod testing;
