@@ -13,12 +13,27 @@ fn reset() -> io::Error {
     io::ErrorKind::ConnectionReset.into()
 }
 
+/// The begin of a test, in virtual time.
+struct Began(paceline::Clock, Instant);
+
+impl Began {
+    fn now() -> Self {
+        let clock = paceline::Clock::new();
+        let now = clock.now();
+        Self(clock, now)
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.0.now() - self.1
+    }
+}
+
 /// An operation that ends each call in a future that is ready.
 type Ends = WithRetries<Box<dyn FnMut() -> Ready<io::Result<()>>>, Ready<io::Result<()>>>;
 
 /// One that fails so often before it succeeds, and the seconds at which it was called.
 fn failing(times: usize) -> (Ends, Arc<Mutex<Vec<u64>>>) {
-    let (start, calls) = (tokio::time::Instant::now(), Arc::<Mutex<Vec<u64>>>::default());
+    let (start, calls) = (Began::now(), Arc::<Mutex<Vec<u64>>>::default());
     let seen = calls.clone();
     let operation = move || {
         let mut seen = seen.lock().expect("no test panics here");
@@ -42,7 +57,7 @@ async fn a_failure_that_may_pass_waits_and_is_called_again() {
 
 #[tokio::test(start_paused = true)]
 async fn by_default_there_are_seven_retries_with_full_jitter() {
-    let start = tokio::time::Instant::now();
+    let start = Began::now();
     let (saves, calls) = failing(usize::MAX);
     let failed = saves.await.expect_err("it always fails");
     assert_eq!((failed.calls(), calls.lock().expect("no test panics here").len()), (8, 8));
@@ -72,7 +87,7 @@ async fn an_error_has_in_it_what_one_of_a_run_has() {
 #[tokio::test(start_paused = true)]
 async fn answers_are_read_as_those_of_a_run() {
     let calls = AtomicU32::new(0);
-    let start = tokio::time::Instant::now();
+    let start = Began::now();
     let asks = async || {
         let status = [503, 429, 200][calls.fetch_add(1, Ordering::Relaxed) as usize];
         Ok::<_, io::Error>(Response::builder().status(status).header("retry-after", "9").body("").expect("a response"))
@@ -94,7 +109,7 @@ async fn a_deadline_counts_from_the_first_call() {
     saves.await.expect_err("it always fails");
     assert_eq!(*calls.lock().expect("no test panics here"), [60, 64, 68], "and none at 72");
     // A call that takes long leaves less.
-    let start = tokio::time::Instant::now();
+    let start = Began::now();
     let slow = async || {
         tokio::time::sleep(7 * S).await;
         Err::<(), _>(reset())
@@ -105,7 +120,7 @@ async fn a_deadline_counts_from_the_first_call() {
 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_holds_no_other_call() {
-    let start = tokio::time::Instant::now();
+    let start = Began::now();
     let calls = AtomicU32::new(0);
     let refused = retry(async || if calls.fetch_add(1, Ordering::Relaxed) == 0 { Err(60 * S) } else { Ok(()) });
     let refused = refused.hint(|wait: &Duration| Some(*wait)).read_by(ByHintAlone);
@@ -195,7 +210,7 @@ async fn a_loop_beside_a_retry_is_not_inside_it() {
 async fn the_wait_that_an_inner_loop_was_asked_for_is_the_wait_of_the_outer_one() {
     let paced = limiter(fixed(vec![], None, 5));
     for by_run in [false, true] {
-        let (calls, start) = (AtomicU32::new(0), tokio::time::Instant::now());
+        let (calls, start) = (AtomicU32::new(0), Began::now());
         let answer = async || if calls.fetch_add(1, Ordering::Relaxed) == 0 { Err(40 * S) } else { Ok(()) };
         let inner = async || match by_run {
             false => retry(answer).read_by(ByHintAlone).await,
@@ -234,7 +249,7 @@ async fn a_panic_in_an_operation_leaves_later_retries_as_they_were() {
 fn a_policy_that_cannot_be_is_refused_before_the_first_call() {
     let growth = Growth::Exponential { base: S, multiplier: f64::NAN, cap: S };
     let policy = Retry { backoff: Backoff { growth, jitter: Jitter::None }, ..Retry::default() };
-    let _ = failing(0).0.with(policy);
+    drop(failing(0).0.with(policy));
 }
 
 /// In real time, without a runtime: the thread of the library ends the waits.
