@@ -133,12 +133,26 @@ pub(crate) struct Enough {
     pub(crate) words: String,
     /// The flag that sets the purse.
     pub(crate) flag: &'static str,
-    /// The least of its values that may finish the job, as it looks now.
+    /// A value with which the job is likely to finish, as it looks now.
     pub(crate) amount: String,
 }
 
+/// What the rest may take more than the mean of calls says: a fiftieth.
+const MARGIN: u64 = 50;
+
 /// Means that differ by less than this part are one figure: a fifth.
 pub(super) const ALIKE: u64 = 5;
+
+impl Ledger {
+    /// What a larger purse has beside the `needed`, so that prompts or answers above the mean leave no item over: at least room
+    /// for one more call, as the last ones asked for it. Nothing where no items are left but those that did not fit.
+    fn margin(&self, purse: BudgetKind, needed: u64, items: u64) -> u64 {
+        if self.calls == 0 || items <= self.left_out.items.max(1) {
+            return 0;
+        }
+        self.asked.mean(purse).unwrap_or(0).max(needed / MARGIN)
+    }
+}
 
 impl Budget {
     /// What those that are left cost if they cost as the calls of the job so far; none before the first, or where no price is
@@ -156,10 +170,11 @@ impl Budget {
         let ledger = self.ledger();
         let (used, before) = (ledger.used(purse), ledger.before.of(purse));
         let knows_calls = ledger.calls > 0;
+        let margin = ledger.margin(purse, most, left.items);
         let cause = if before > limit { "the runs before".to_owned() } else { ledger.longer.describe(purse) };
         drop(ledger);
         let unit = if purse == BudgetKind::JobCost { "" } else { " tokens" };
-        let [least, enough] = [least, most].map(|needed| {
+        let [least, most, enough] = [least, most, most.saturating_add(margin)].map(|needed| {
             // The next run has all of what a run may use.
             let all = if purse == BudgetKind::RunTokens { needed } else { used.saturating_add(needed) };
             match purse {
@@ -189,10 +204,11 @@ impl Budget {
             BudgetKind::JobCost => "as the answers so far cost",
             BudgetKind::RunTokens | BudgetKind::JobTokens => "as calls so far used",
         };
-        let about = match (knows_calls, least == enough) {
+        let more = if most == enough { "" } else { ", and a little more" };
+        let about = match (knows_calls, least == most) {
             (false, _) => format!("about {flag} {enough}, if each call uses what this one may"),
-            (true, true) => format!("about {flag} {enough}, {basis}"),
-            (true, false) => format!("about {least} to {enough}, {basis}; take {flag} {enough}"),
+            (true, true) => format!("about {flag} {enough}, {basis}{more}"),
+            (true, false) => format!("about {least} to {most}, {basis}; take {flag} {enough}"),
         };
         Enough { words: format!("{state}. The whole job: {about}"), flag, amount: enough }
     }
@@ -239,7 +255,7 @@ impl Budget {
             false => "",
         };
         tracing::warn!(
-            "an answer has no usage, or one of 0, so that what it costs is estimated: its prompt by its length, its answer {answer}; the \
+            "an answer has no usage that can be read, or one that is 0 or incomplete, so that what it costs is estimated: its prompt by its length, its answer {answer}; the \
              bill may differ{of_streams}"
         );
     }
