@@ -111,7 +111,10 @@ pub(crate) fn about_expect(reason: &str, answers: u64, kept: &Path) -> Vec<Strin
     let whole = (!reason.contains("/content")).then(|| whole.to_owned());
     let kept = (answers > 0).then(|| {
         let kept = shell_word(&kept.display().to_string());
-        format!("once --expect is right, --done {kept} takes over the answers that match, and pays for none again")
+        format!(
+            "once --expect is right, the same command with --done {kept} takes over the answers that match, and makes again the calls of the \
+             others alone"
+        )
     });
     whole.into_iter().chain(kept).collect()
 }
@@ -121,13 +124,12 @@ pub(crate) fn fell_back(items: u64) -> String {
     if items > 0 { format!("{} by the fallback, ", count(items)) } else { String::new() }
 }
 
-/// The calls of a job that a run works on, or none. Calls that were noted as they left when a run was killed, or ended on a full
+/// The calls of a job. Calls that were noted as they left when a run was killed, or ended on a full
 /// disk, may not have left, and others may have left without their notes. `of_run`: how many are of this run, where others came
 /// before.
-pub(crate) fn calls(counts: &JobCounts, running: bool, of_run: Option<u64>) -> String {
-    let lost = counts.calls_lost || (!running && counts.in_flight > counts.under_way);
+pub(crate) fn calls(counts: &JobCounts, of_run: Option<u64>) -> String {
     let (sure, unsure) = (counts.totals.calls.saturating_sub(counts.calls_unsure), counts.calls_unsure);
-    let (at_least, bound) = if lost { ("at least ", "about") } else { ("", "up to") };
+    let (at_least, bound) = if counts.calls_lost { ("at least ", "about") } else { ("", "up to") };
     let of_run = of_run.map(|calls| format!(", {} of them in this run", count(calls))).unwrap_or_default();
     let known = format!("{at_least}{}{of_run}", counted(sure, "call"));
     match (sure, unsure) {
@@ -319,7 +321,8 @@ mod tests {
     fn what_a_schema_is_of_is_told_unless_it_names_the_place_of_a_models_text() {
         let told = |reason| about_expect(reason, 3, Path::new("out.refused.jsonl"));
         assert_eq!(told("/choices/0: missing properties 'rates'").len(), 2);
-        let kept = "once --expect is right, --done out.refused.jsonl takes over the answers that match, and pays for none again";
+        let kept = "once --expect is right, the same command with --done out.refused.jsonl takes over the answers that match, and makes \
+                    again the calls of the others alone";
         assert_eq!(told("/choices/0/message/content: want object, but got string"), [kept]);
     }
 
@@ -350,7 +353,7 @@ mod tests {
             ),
             (counts(false, 1_081), "up to 1,081 calls that a kill or a full disk cut off"),
         ] {
-            assert_eq!(calls(&counts, true, Some(56)), told);
+            assert_eq!(calls(&counts, Some(56)), told);
         }
     }
 

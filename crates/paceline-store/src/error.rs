@@ -61,8 +61,7 @@ pub enum JournalError {
     },
     /// The journal covers results that are gone.
     #[error(
-        "{} is missing, but its journal {} has recorded {covered} bytes of it; restore it, or delete the journal to \
-         start again",
+        "{} is missing, but its journal {} has recorded {covered} bytes of it; restore it",
         output.display(), journal.display()
     )]
     JournalWithoutOutput {

@@ -413,7 +413,7 @@ impl Journal {
     /// # Errors
     /// [`JournalError::Stopped`], [`JournalError::Closed`], [`JournalError::Sqlite`].
     pub fn counts(&self, now: Timestamp) -> Result<JobCounts, JournalError> {
-        self.writer.query(move |conn| report::counts(conn, now))
+        self.writer.query(move |conn| report::counts(conn, now, false))
     }
 
     /// The usage of the calls of all runs, by model.

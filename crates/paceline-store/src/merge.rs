@@ -31,6 +31,8 @@ pub struct Conflicts {
     pub named_by_lines: bool,
     /// Each of them is of an item that has ended.
     pub all_ended: bool,
+    /// One of them is of an item that failed, and no line of the new input can stand for it.
+    pub failed_gone: bool,
 }
 
 /// An item that is missing or changed in the new input, or must not be in it.
@@ -162,7 +164,11 @@ pub(crate) fn conflicts(conn: &Connection, may: AllowedChanges, limit: usize) ->
     let (all, gone, new) = (count_of("TRUE")?, count_of("line IS NULL")?, count_of("was IS NULL")?);
     named_by_lines &= !first.is_empty();
     let all_ended = count_of("state IS NULL OR state < 2")? == 0;
-    Ok(Conflicts { first, count: all - gone.min(new), named_by_lines, all_ended })
+    // Those that may be repaired were looked for by their places.
+    let has_fewer = "SELECT (SELECT count(*) FROM item) < (SELECT count(*) FROM item_before)";
+    let failed_gone = count_of("state = 3 AND line IS NULL")? > 0
+        && (may.repair() || conn.query_row(has_fewer, [], |row| row.get::<_, bool>(0))?);
+    Ok(Conflicts { first, count: all - gone.min(new), named_by_lines, all_ended, failed_gone })
 }
 
 /// Gives every item its former state, and drops the former items: those that have not ended and are gone,

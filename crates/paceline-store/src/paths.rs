@@ -8,6 +8,7 @@ use std::time::UNIX_EPOCH;
 
 use crate::disk_space::DiskSpace;
 use crate::error::JournalError;
+use crate::output::Outputs;
 use crate::schema::hash;
 
 /// The files of a job.
@@ -57,6 +58,14 @@ impl Paths {
             input: beside(".input"),
             compress: false,
         }
+    }
+
+    /// Refuses a job that would begin over results that are there, as [`Journal::open`](crate::Journal::open) does.
+    ///
+    /// # Errors
+    /// [`JournalError::OutputWithoutJournal`], [`JournalError::OutputExists`].
+    pub fn refuse_results(&self) -> Result<(), JournalError> {
+        Outputs::refuse_existing(self)
     }
 
     /// The disks of the results, and of the journal where there is one.

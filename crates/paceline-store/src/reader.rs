@@ -117,7 +117,7 @@ impl Reader {
     /// # Errors
     /// [`JournalError::Sqlite`].
     pub fn counts(&self, now: Timestamp) -> Result<JobCounts, JournalError> {
-        report::counts(&self.conn, now)
+        report::counts(&self.conn, now, false)
     }
 
     /// The items whose call was sent and has no recorded outcome yet, by the run that works on the job.
@@ -158,12 +158,13 @@ impl Reader {
         Ok(spent)
     }
 
-    /// The counts of a job that no run works on, with the calls that a kill cut off, as the next run will count them.
+    /// The counts of a job that no run works on, with the calls that a kill cut off, as the next run will count them, and
+    /// whether it will say that some may be lost.
     ///
     /// # Errors
     /// [`JournalError::Sqlite`].
     pub fn counts_at_rest(&self, now: Timestamp) -> Result<JobCounts, JournalError> {
-        let mut counts = self.counts(now)?;
+        let mut counts = report::counts(&self.conn, now, true)?;
         unanswered::add_cut_off(&self.conn, &mut counts).map_err(JournalError::sqlite("read"))?;
         Ok(counts)
     }

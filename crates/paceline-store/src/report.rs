@@ -10,6 +10,7 @@ use crate::error::JournalError;
 use crate::item::{CallTotals, JournalItem};
 use crate::query::{AFTER_ITEM, ITEM_SCOPE, count, int, item, item_columns, state};
 use crate::refused_answers;
+use crate::schema::has_table;
 use crate::scope::{ScopeRow, ScopeStatus, account, scope_list, state_of};
 use crate::unanswered;
 
@@ -171,11 +172,12 @@ fn defer_reason(scope: &ScopeStatus, account: &ScopeStatus, now: Timestamp, wait
     }
 }
 
-/// How many items stand where, and why those that wait do.
-pub(crate) fn counts(conn: &Connection, now: Timestamp) -> Result<JobCounts, JournalError> {
+/// How many items stand where, and why those that wait do. `at_rest`: no run works on the job, so that a call under way was cut
+/// off.
+pub(crate) fn counts(conn: &Connection, now: Timestamp, at_rest: bool) -> Result<JobCounts, JournalError> {
     let mut counts = sums(conn)?;
     if counts.waiting + counts.in_flight > 0 {
-        counts.deferred = deferred(conn, now)?;
+        counts.deferred = deferred(conn, now, at_rest)?;
     }
     Ok(counts)
 }
@@ -282,14 +284,18 @@ pub(crate) fn by_scope(conn: &Connection) -> Result<Vec<ScopeItems>, JournalErro
 }
 
 /// The items that wait, by reason, class, code and status.
-fn deferred(conn: &Connection, now: Timestamp) -> Result<Vec<Deferred>, JournalError> {
+fn deferred(conn: &Connection, now: Timestamp, at_rest: bool) -> Result<Vec<Deferred>, JournalError> {
     let scopes = scope_list(conn)?;
     let account = account(&scopes);
     let read = || -> rusqlite::Result<_> {
-        let mut select = conn.prepare_cached(
-            "SELECT scope, not_before_ms > ?1, attempts + deferrals + probes + abandoned > 0, last_class, last_code,
-                 last_status FROM item WHERE state IN (0, 1)",
-        )?;
+        let cut_off = match at_rest && has_table(conn, "call_under_way")? {
+            true => " OR id IN (SELECT id FROM call_under_way WHERE NOT counted)",
+            false => "",
+        };
+        let mut select = conn.prepare_cached(&format!(
+            "SELECT scope, not_before_ms > ?1, attempts + deferrals + probes + abandoned > 0{cut_off}, last_class, last_code,
+                 last_status FROM item WHERE state IN (0, 1)"
+        ))?;
         let mut rows = select.query([now.as_millis()])?;
         let mut items = BTreeMap::<_, u64>::new();
         while let Some(row) = rows.next()? {

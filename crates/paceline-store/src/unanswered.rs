@@ -33,12 +33,17 @@ pub(crate) const TABLES: &str = "
 /// How the run that begins notes its calls. `begun`: items that the run before had begun, and neither ended nor noted as sent.
 /// Returns whether that run may have sent calls without a note.
 pub(crate) fn begin_run(conn: &Connection, awaited: bool, begun: u64) -> rusqlite::Result<bool> {
-    let lost_now =
-        begun > 0 && !conn.query_row("SELECT count(*) FROM note WHERE awaited", [], |row| row.get::<_, bool>(0))?;
+    let lost_now = loses(conn, begun)?;
     let lost = lost_now || is_lost(conn)?;
     conn.execute("DELETE FROM note", [])?;
     conn.execute("INSERT INTO note (awaited, lost) VALUES (?1, ?2)", params![awaited, lost])?;
     Ok(lost_now)
+}
+
+/// Whether the last run may have sent calls without a note. `begun`: as above.
+fn loses(conn: &Connection, begun: u64) -> rusqlite::Result<bool> {
+    let awaits = || conn.query_row("SELECT count(*) FROM note WHERE awaited", [], |row| row.get::<_, bool>(0));
+    Ok(begun > 0 && !(has_table(conn, "note")? && awaits()?))
 }
 
 /// Whether an earlier run may have sent calls that nothing counts.
@@ -78,15 +83,18 @@ fn cut_off(conn: &Connection) -> rusqlite::Result<(u64, u64)> {
     conn.query_row(&sql, [], |row| Ok((count(row.get(0)?), count(row.get(1)?))))
 }
 
-/// Adds the calls that a crash cut off to counters that lack them.
+/// Adds the calls that a crash, or a full disk, cut off to counters that lack them, and whether there may have been more.
 pub(crate) fn add_cut_off(conn: &Connection, counts: &mut JobCounts) -> rusqlite::Result<()> {
+    let mut noted = 0;
     if has_table(conn, "call_under_way")? {
+        noted = begun(conn)?;
         let (calls, resends) = cut_off(conn)?;
         counts.totals.calls += calls;
         counts.totals.abandoned += calls;
         counts.totals.resends += resends;
         counts.calls_unsure += calls;
     }
+    counts.calls_lost |= loses(conn, counts.in_flight.saturating_sub(noted))?;
     Ok(())
 }
 

@@ -21,7 +21,7 @@ use crate::job_settings::Opening;
 use crate::lines::format::Format;
 use crate::lines::input::{Input, Span};
 use crate::lines::line::LineError;
-use crate::lines::spool::Earlier;
+use crate::lines::spool::{self, Earlier};
 use crate::text;
 use crate::upstream::{host_of, is_host};
 
@@ -97,6 +97,12 @@ impl JobConfig {
     pub(crate) fn earlier_input(journal: &Path) -> Earlier {
         let known = Self::of_journal(journal).and_then(|config| Some((config.packed?, config.made)));
         known.map_or(Earlier::MustMatch, |(packed, made)| Earlier::From { packed, made })
+    }
+
+    /// Which of the flags that make requests of rows have other values than in the last run of the job at `journal`, with both;
+    /// none where none has, or that is not known.
+    pub(crate) fn made_otherwise(journal: Option<&Path>, input: &Input) -> Option<String> {
+        spool::changed(&Self::of_journal(journal?)?.made, input.made()?)
     }
 
     /// As it stands in the journal.

@@ -86,6 +86,9 @@ pub(crate) fn open(
     upstream: &Upstream,
     opening: &Opening,
 ) -> Result<Job, OpenError> {
+    let flags = (opening.accept_changed || opening.retry_failed)
+        .then(|| JobConfig::made_otherwise(paths.journal.as_deref(), input))
+        .flatten();
     let mut options = Options::new(paths, input.mark().map_err(Failure::refused)?, clock::wall());
     options.overwrite = opening.overwrite;
     options.accept_changed = opening.accept_changed;
@@ -94,13 +97,13 @@ pub(crate) fn open(
     options.config_json = JobConfig::of(upstream, input, format, opening).json();
     match Journal::open_locked(options, lock).map_err(refused)? {
         Opened::New(loader) => {
-            let journal = load(loader, input, format, upstream, opening)?;
+            let journal = load(loader, input, format, upstream, opening, None)?;
             ready(journal, true, input, format, upstream, opening)
         }
         Opened::Changed { loader, recovery, rewritten } => {
             say(&recovery, None, upstream);
             let opening = &Opening { bad_lines: opening.bad_lines.of_whole_input(), ..opening.clone() };
-            let journal = load(loader, input, format, upstream, opening)?;
+            let journal = load(loader, input, format, upstream, opening, flags.as_deref())?;
             tracing::info!("{}", taken_up(input, rewritten, opening.accept_changed || opening.retry_failed));
             let same_account = job_config::adopt(&journal, input, format, upstream, opening)?;
             ready(journal, same_account, input, format, upstream, opening)
@@ -161,8 +164,8 @@ pub(crate) fn refused(error: JournalError) -> Failure {
         }
         JournalError::OutputExists { .. } => "; --overwrite deletes it and starts again",
         JournalError::JournalWithoutOutput { .. } => {
-            ". Only the restored file keeps its answers: without the journal, or with --overwrite, every item is sent and paid for again, \
-             and what the job has spent of a budget is forgotten"
+            ", or start again with --overwrite. Only the restored file keeps its answers: with --overwrite every item is sent and paid for \
+             again, and what the job has spent of a budget is forgotten"
         }
         JournalError::InputChanged { .. } => {
             other_input = format!("; {OTHER_INPUT}");
@@ -311,12 +314,14 @@ fn checked(
     Ok((wrong, repeated))
 }
 
+/// `flags`: those that make requests of its rows and have other values than before, in words.
 fn load(
     mut loader: Loader,
     input: &mut Input,
     format: &Format,
     upstream: &Upstream,
     opening: &Opening,
+    flags: Option<&str>,
 ) -> Result<Journal, OpenError> {
     let (wrong, repeated) = checked(&mut loader, input, format, upstream, opening)?;
     if repeated.count > 0 {
@@ -334,6 +339,7 @@ fn load(
             &input.name(),
             opening.accept_changed,
             opening.retry_failed,
+            flags,
         ))
         .into());
     }

@@ -82,7 +82,7 @@ pub(crate) enum InputError {
     },
     /// The file that the job began with, under other flags.
     #[error(
-        "{} is the input of this job, but {}, and with it the requests: use the former flags, or another output, for which all are \
+        "{} is the input of this job, but {}, and so the requests changed: use the former flags, or another output, for which all are \
          asked and paid for anew, and no budget counts what this job has spent",
         name(source_path),
         printable(changed.as_deref().unwrap_or(OF_REQUESTS))

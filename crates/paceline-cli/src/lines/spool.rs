@@ -133,7 +133,7 @@ impl Drop for Spool {
 }
 
 /// Which flags differ, with both values; none where nothing is known of the earlier ones.
-fn changed(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> Option<String> {
+pub(crate) fn changed(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> Option<String> {
     let keys: BTreeSet<&String> = before.keys().chain(now.keys()).filter(|_| !before.is_empty()).collect();
     let value = |flags: &'_ BTreeMap<String, String>, key: &String| flags.get(key).cloned();
     let both = keys.into_iter().map(|key| (key, value(before, key), value(now, key)));
@@ -194,6 +194,8 @@ impl Source {
         let mut file = private_file().create(true).truncate(true).open(path).map_err(cannot_write(path))?;
         let head = head(&mut self.reader).map_err(|error| self.failed(error))?;
         InputError::of_columns(&self.path, &head)?;
+        // Without a header too: of a table nothing came.
+        let converter = converter.filter(|_| !head.is_empty());
         let rest = std::mem::replace(&mut self.reader, Box::new(io::empty()));
         self.reader = Box::new(io::Cursor::new(head).chain(rest));
         let copied = match converter {

@@ -139,16 +139,31 @@ impl Wrong {
 pub(crate) const OTHER_INPUT: &str = "to send failed items as their lines stand now, use --retry-failed; to continue with the \
                                       new input, use --accept-changed-input (items that ended must be unchanged)";
 
-/// Why a job cannot be resumed with another input; `accepted`: with --accept-changed-input, `repaired`: with --retry-failed.
-pub(crate) fn conflicts(conflicts: &Conflicts, input: &str, accepted: bool, repaired: bool) -> String {
+/// Why a job cannot be resumed with another input; `accepted`: with --accept-changed-input, `repaired`: with --retry-failed;
+/// `flags`: those that make its requests and have other values than before, in words.
+pub(crate) fn conflicts(
+    conflicts: &Conflicts,
+    input: &str,
+    accepted: bool,
+    repaired: bool,
+    flags: Option<&str>,
+) -> String {
     let (their, have) = if conflicts.count == 1 { ("its item", "has") } else { ("their items", "have") };
     let mut list = if accepted {
         let items = text::counted(conflicts.count, "item");
         format!("{items} that ended can no longer be found unchanged in {input}, so no request was sent:")
     } else {
-        let lines = text::counted(conflicts.count, "line");
-        let unwanted =
-            if repaired { format!("although {their} {have} not failed") } else { "since this job began".to_owned() };
+        let of = if flags.is_some() { "the requests of " } else { "" };
+        let lines = of.to_owned() + &text::counted(conflicts.count, "line");
+        let unwanted = match repaired {
+            true if conflicts.failed_gone => {
+                "otherwise than --retry-failed allows (the line of a failed item may be corrected, and not \
+                                              removed)"
+                    .to_owned()
+            }
+            true => format!("although {their} {have} not failed"),
+            false => "since this job began".to_owned(),
+        };
         format!("{lines} of {input} changed {unwanted}, so no request was sent:")
     };
     for Conflict { line, before } in &conflicts.first {
@@ -169,12 +184,19 @@ pub(crate) fn conflicts(conflicts: &Conflicts, input: &str, accepted: bool, repa
     if more > 0 {
         list += &format!("\n  and {more} more");
     }
+    if let Some(flags) = flags {
+        let flags = text::printable(flags);
+        list += &format!(
+            "\n{flags}, and so the requests changed: use the former flags, or another output, for which all are asked and paid for anew"
+        );
+        return list;
+    }
     if conflicts.named_by_lines {
         list += "\nlines without an id are named by their numbers, so that all behind one that came or went count as others: keep their number, \
                  or give each an id (custom_id, a column id of a table, or --id-column)";
     }
     list += if conflicts.count == 1 { "\nrestore that line, " } else { "\nrestore those lines, " };
-    if !repaired {
+    if !repaired && !conflicts.failed_gone {
         list += &format!("add --retry-failed if {their} failed, ");
     }
     if !accepted && !conflicts.all_ended {
@@ -192,11 +214,17 @@ mod tests {
     #[test]
     fn a_line_that_moved_is_listed_twice_and_counts_once() {
         let [gone, new] = [(None, Some(5)), (Some(3), None)].map(|(line, before)| Conflict { line, before });
-        let found = |count, all_ended| Conflicts { first: vec![gone, new], count, named_by_lines: true, all_ended };
-        let told = |count| conflicts(&found(count, false), "in.csv", false, true);
+        let found = |count, all_ended| Conflicts {
+            first: vec![gone, new],
+            count,
+            named_by_lines: true,
+            all_ended,
+            failed_gone: false,
+        };
+        let told = |count| conflicts(&found(count, false), "in.csv", false, true, None);
         let once = told(1);
         assert!(once.contains("add --accept-changed-input if its item has not ended"), "{once}");
-        let ended = conflicts(&found(1, true), "in.csv", false, false);
+        let ended = conflicts(&found(1, true), "in.csv", false, false, None);
         assert!(ended.ends_with(
             "restore that line, add --retry-failed if its item failed, or use another output for the new input"
         ));

@@ -46,7 +46,7 @@ impl Resends {
         if self.reported.is_some_and(|reported| now < reported + EVERY) {
             return None;
         }
-        let line = self.take("will");
+        let line = self.take(false);
         if line.is_some() {
             self.reported = Some(now);
         }
@@ -55,20 +55,29 @@ impl Resends {
 
     /// The line of those that no line has told of, at the end of a run: they were tried again since, or wait for a later run.
     pub(crate) fn last_line(&mut self) -> Option<String> {
-        self.take("had to")
+        self.take(true)
     }
 
-    fn take(&mut self, will: &str) -> Option<String> {
+    fn take(&mut self, is_last: bool) -> Option<String> {
         let gateway = std::mem::take(&mut self.by_gateway);
         let by_gateway = (gateway.0 > 0).then(|| words_of_gateway(gateway));
         let by_class = std::mem::take(&mut self.by_class);
         if by_class.is_empty() {
             return by_gateway;
         }
-        let (what, again) = if self.are_commands { ("command", "run again") } else { ("call", "be sent again") };
-        let calls = text::counted(by_class.values().sum(), what);
+        let (what, will) =
+            if self.are_commands { ("command", "will run again") } else { ("call", "will be sent again") };
+        let failed = by_class.values().sum();
+        let again = match (is_last, self.are_commands, failed) {
+            (false, ..) => will,
+            (true, true, 1) => "ran again, or waits for a later run",
+            (true, true, _) => "ran again, or wait for a later run",
+            (true, false, 1) => "was sent again, or waits for a later run",
+            (true, false, _) => "were sent again, or wait for a later run",
+        };
+        let calls = text::counted(failed, what);
         let words = format!(
-            "{calls} failed and {will} {again}: {}; the last one: {} (-v shows each)",
+            "{calls} failed and {again}: {}; the last one: {} (-v shows each)",
             kinds(&by_class),
             self.last_answer
         );
@@ -129,7 +138,7 @@ mod tests {
         resends.add("server overloaded", "try later");
         assert_eq!(resends.line(at(42)), None, "it is too early");
         let last = resends.last_line().expect("the run ends");
-        let told = "1 call failed and had to be sent again: server overloaded; ";
+        let told = "1 call failed and was sent again, or waits for a later run: server overloaded; ";
         assert!(last.starts_with(told), "{last}");
         assert_eq!(resends.last_line(), None, "they are told");
         let mut commands = Resends::of_commands();

@@ -54,6 +54,8 @@ pub(crate) struct Summary<'a> {
     pub(crate) held_up: Option<String>,
     /// The input has not been read to its end, so that the number of items is not known.
     pub(crate) unread: bool,
+    /// What was asked for beside the items, and not done.
+    pub(crate) owed: &'a [String],
     pub(crate) figures: &'a Counters,
     /// Why the run ended early, if it did.
     pub(crate) stop: Option<&'a StopReason>,
@@ -99,7 +101,7 @@ impl Summary<'_> {
         if let Some(hosts) = self.hosts {
             return hosts.is_left();
         }
-        self.counts.waiting + self.counts.in_flight > 0 || self.unread
+        self.counts.waiting + self.counts.in_flight > 0 || self.unread || !self.owed.is_empty()
     }
 
     /// Why the run ended early. Whatever came while the last items ended has stopped nothing.
@@ -222,7 +224,7 @@ impl Summary<'_> {
         };
         let more = |stop: &StopReason| if stop.is_of_scopes() { more.as_str() } else { "" };
         let told = |stop: &StopReason| format!("stopped early: {}{}", text::printable(&stop.at_end()), more(stop));
-        let mut lines: Vec<String> = stop.map(told).into_iter().collect();
+        let mut lines: Vec<String> = stop.map(told).into_iter().chain(self.owed.iter().cloned()).collect();
         if let Some(stop) = stop.filter(|stop| stop.is_of_expect()) {
             lines.extend(text::about_expect(&stop.to_string(), self.counts.refused_answers, kept));
         }
@@ -295,7 +297,7 @@ impl Summary<'_> {
     /// The calls of the job, those of this run where others came before, and what went wrong with them.
     fn calls(&self) -> String {
         let (totals, before) = (self.counts.totals, self.figures.calls_before);
-        let calls = |of_run| text::calls(self.counts, true, of_run);
+        let calls = |of_run| text::calls(self.counts, of_run);
         let mut line = match totals.calls.saturating_sub(before) {
             _ if before == 0 => calls(None),
             0 if !self.is_left() => format!("nothing was left to send; {} in earlier runs", calls(None)),
@@ -365,10 +367,11 @@ impl Summary<'_> {
         }
         // Those whose answers were lost have been begun; where others were too, which of them these are is not known.
         if let [(_, items)] = &mut groups[..]
-            && (1..*items).contains(&self.unwritten)
+            && (1..=*items).contains(&self.unwritten)
         {
             *items -= self.unwritten;
             groups.push(("whose answers could not be written".to_owned(), self.unwritten));
+            groups.retain(|(_, items)| *items > 0);
         }
         report::with_those_untried(&mut groups);
         groups.iter().map(|(label, items)| format!("not finished: {} {label}", text::count(*items))).collect()

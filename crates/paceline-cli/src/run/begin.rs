@@ -82,15 +82,20 @@ pub(super) fn tell_overwritten(args: &RunArgs, paths: &Paths) {
             let config = JobConfig::read(&config);
             let used = Budget::new(config.budgets(), config.prices(), &usage, false).used();
             let cost = used.in_one_line().map(|words| format!("; {words}")).unwrap_or_default();
-            (counts.succeeded + counts.fallback, format!("of {}{cost}", text::calls(&counts, false, None)))
+            (counts.succeeded + counts.fallback, format!("of {}{cost}", text::calls(&counts, None)))
         }
         // There is none, or it is damaged.
         _ => (results_in(&args.output), "and no journal tells what they have cost".to_owned()),
     };
     if results > 0 {
         let deletes = if args.dry_run { "would delete" } else { "deletes" };
-        let results = text::counted(results, "result");
-        tracing::warn!("--overwrite {deletes} {results} in {}, {of}", paths.output.display());
+        let (results, output) = (text::counted(results, "result"), paths.output.display());
+        match args.output.exists() || paths.output.exists() {
+            true => tracing::warn!("--overwrite {deletes} {results} in {output}, {of}"),
+            false => tracing::warn!(
+                "--overwrite {deletes} the journal of {results}, {of}; {output}, where they were, is missing"
+            ),
+        }
     }
 }
 

@@ -27,7 +27,7 @@ use crate::lines::wrong::{self, Wrong};
 use crate::only::Only;
 use crate::progress::oracle;
 use crate::progress::report::ReportError;
-use crate::run::begin::{earlier_input, tell_overwritten};
+use crate::run::begin::{self, earlier_input, tell_overwritten};
 use crate::run_args::RunArgs;
 use crate::stops::alike::Kind;
 use crate::upstream::is_of;
@@ -94,16 +94,16 @@ pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, limits
     printed.map(|()| Status::Success)
 }
 
-/// The journal of a job that a run would resume; none if it would begin one.
+/// The journal of a job that a run would resume; none if it would begin one, where no results are in its way.
 fn begun(args: &RunArgs, paths: &Paths) -> Result<Option<Reader>, Failure> {
-    let Some(journal) = paths.journal.as_deref().filter(|journal| !args.overwrite && journal.exists()) else {
-        return Ok(None);
-    };
-    match Reader::open(journal) {
+    match begin::begun(args, paths).map(Reader::open) {
+        Some(Ok(reader)) => return Ok(Some(reader)),
         // The run begins anew where the load of one before was cut off.
-        Err(JournalError::NotLoaded { .. }) => Ok(None),
-        other => other.map(Some).map_err(load::refused),
+        Some(Err(error)) if !matches!(error, JournalError::NotLoaded { .. }) => return Err(load::refused(error)),
+        _ if args.overwrite => {}
+        _ => paths.refuse_results().map_err(load::refused)?,
     }
+    Ok(None)
 }
 
 /// The items that a run would have, and their input.
@@ -148,7 +148,8 @@ fn with_other_input(args: &RunArgs, paths: &Paths, upstream: &Upstream) -> Resul
     let (accepted, repaired) = (args.accept_changed_input, args.retry_failed);
     let conflicts = Reader::with_other_input(&fresh, job, accepted, repaired, Wrong::NAMED).map_err(load::refused)?;
     if conflicts.count > 0 {
-        return Err(Failure::refused(wrong::conflicts(&conflicts, &planned.input.name(), accepted, repaired)));
+        let (name, flags) = (planned.input.name(), JobConfig::made_otherwise(Some(job), &planned.input));
+        return Err(Failure::refused(wrong::conflicts(&conflicts, &name, accepted, repaired, flags.as_deref())));
     }
     planned.reader = Reader::open(&fresh).map_err(Failure::refused)?;
     Ok(planned)

@@ -331,6 +331,7 @@ impl Run<'_> {
             counts: &counts,
             unwritten,
             unread,
+            owed: &[],
             figures: ended.recorder.figures(),
             stop: ended.stop.as_ref(),
             has_begun_all: ended.has_begun_all,

@@ -13,6 +13,7 @@ use crate::exit::{Failure, Status};
 use crate::job::holds;
 use crate::output::SummaryOutput;
 use crate::progress::counters::Counters;
+use crate::progress::extract;
 use crate::progress::resume_command;
 use crate::progress::summary::Summary;
 use crate::run_args::RunArgs;
@@ -31,6 +32,9 @@ pub(crate) struct Outline {
     file: Option<PathBuf>,
     /// The journal on the disk is that of this run.
     has_begun: bool,
+    /// What it is asked for whether items are left or not, as lines for people, and whether it sends those again that failed.
+    asked: Vec<String>,
+    retries: bool,
 }
 
 impl Outline {
@@ -45,6 +49,8 @@ impl Outline {
             as_json: args.json,
             file: args.summary.clone(),
             has_begun: false,
+            asked: asked(args, paths),
+            retries: args.retry_failed,
         }
     }
 
@@ -99,12 +105,16 @@ impl Outline {
             false => Some(resume_command::as_typed(std::env::args_os())),
             true => journal.exists().then(|| resume_command::for_its_hosts(std::env::args_os())),
         });
+        let retries = self.retries && counts.failed + counts.fallback > counts.held;
+        let retried = retries.then(|| "the items that failed were not sent again (--retry-failed)".to_owned());
+        let owed: Vec<_> = self.asked.iter().cloned().chain(retried).collect();
         let summary = Summary {
             held: &holds::held(scopes, now),
             held_up: None,
             counts: &counts,
             unwritten: 0,
             unread,
+            owed: &owed,
             figures: &Counters::at_start(&counts),
             stop: Some(stop),
             elapsed,
@@ -128,4 +138,11 @@ impl Outline {
         summary_output.print(summary.status(), || summary.json(&|_| now), &text)?;
         Ok(summary.status())
     }
+}
+
+/// What a run makes of its results once all items have ended.
+fn asked(args: &RunArgs, paths: &Paths) -> Vec<String> {
+    let values = args.pointer().map(|_| format!("{} was not written (--extract)", extract::path(paths).display()));
+    let order = args.ordered.then(|| "the results were not put in the order of the input (--ordered)".to_owned());
+    values.into_iter().chain(order).collect()
 }

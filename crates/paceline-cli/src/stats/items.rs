@@ -1,11 +1,10 @@
 //! `paceline stats --items`: the items that did not simply succeed, for people and for scripts.
 
-use std::collections::BTreeSet;
 use std::io::{self, BufWriter, Write};
 
 use paceline::clock;
 use paceline_core::Timestamp;
-use paceline_store::{Reader, ReportRow, Rows, State};
+use paceline_store::{DeferReason, Reader, ReportRow, Rows, State};
 
 use crate::exit::Failure;
 use crate::lines::input::Input;
@@ -21,10 +20,17 @@ pub(super) fn print(reader: &Reader, as_json: bool, bounded: bool, running: bool
     let input = Input::open(&path).map_err(Failure::refused)?;
     let now = clock::wall();
     let mut table = Table { out: BufWriter::new(io::stdout().lock()), as_json, rows: 0 };
-    let under_way = if running { reader.in_flight().map_err(Failure::refused)? } else { BTreeSet::new() };
-    let printed = reader.report(now, Rows::NotSimplySucceeded, |found| -> Result<(), ReportError> {
+    let under_way = reader.in_flight().map_err(Failure::refused)?;
+    let printed = reader.report(now, Rows::NotSimplySucceeded, |mut found| -> Result<(), ReportError> {
+        let is_noted = under_way.contains(&found.ordinal);
+        if is_noted && !running && found.deferred.is_some() {
+            // It was cut off, and the next run counts it so.
+            found.item.tally.abandoned += 1;
+            found.deferred =
+                found.deferred.map(|why| if why == DeferReason::NotStarted { DeferReason::RunBound } else { why });
+        }
         let mut row = report::row(&found, Some(&input), now, bounded);
-        if found.state == State::InFlight && under_way.contains(&found.ordinal) {
+        if found.state == State::InFlight && is_noted && running {
             (row.state, row.reason, row.calls) = (IN_FLIGHT, Some(IN_FLIGHT.to_owned()), row.calls + 1);
         }
         Ok(table.add(&found, &row, now)?)

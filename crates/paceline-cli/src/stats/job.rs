@@ -42,11 +42,6 @@ fn under_way(counts: &JobCounts, snapshot: &Value, running: bool) -> (u64, u64) 
     (calls, counts.waiting + counts.in_flight - calls)
 }
 
-/// Whether there may have been more calls: a run was killed, or lost some. The next run counts what a killed one had noted.
-fn calls_at_least(counts: &JobCounts, running: bool) -> bool {
-    counts.calls_lost || (!running && counts.in_flight > 0)
-}
-
 /// The snapshot, with the more recent figures of the journal, and whether a run works on the job.
 pub(super) fn json(counts: &JobCounts, snapshot: Value, running: bool, budget: &Used) -> Value {
     let (in_flight, waiting) = under_way(counts, &snapshot, running);
@@ -61,7 +56,7 @@ pub(super) fn json(counts: &JobCounts, snapshot: Value, running: bool, budget: &
         "waiting": waiting,
         "in_flight": in_flight,
         "calls": counts.totals.calls,
-        "calls_at_least": calls_at_least(counts, running),
+        "calls_at_least": counts.calls_lost,
         "calls_unsure": counts.calls_unsure,
         "resends": counts.totals.resends,
         "retries": counts.totals.retries,
@@ -166,7 +161,7 @@ pub(super) fn describe(
     ));
     let details = call_details(counts, snapshot);
     let colon = if details.is_empty() { "" } else { ": " };
-    let calls = text::calls(counts, running, None);
+    let calls = text::calls(counts, None);
     line(format!("{calls}{colon}{details}"));
     if counts.tokens_in + counts.tokens_out > 0 {
         line(format!("{} tokens in, {} out", number(counts.tokens_in), number(counts.tokens_out)));

@@ -15,7 +15,7 @@ pub(crate) const TOO_LARGE: &str = "request_too_large";
 
 /// What to put right where all answers are not what the user expects.
 pub(crate) const EXPECTED: &str = "correct what --expect asks for, the requests, or the key and its header (their calls may be \
-                                   billed, and are made again)";
+                                   billed)";
 
 /// What to do where a host refuses all that it answered before.
 pub(crate) const BANNED: &str = "the host may keep this machine out for a while: run the same command again later (with --retry-failed, if items have \
@@ -31,7 +31,8 @@ const TESTS_OF_AN_ITEM: u32 = 3;
 const MOST_HELD_BACK: usize = 1_000;
 
 /// What to do where a host's pages have gone elsewhere.
-const MOVED: &str = "put the address that the redirect names into the input, in place of the old one";
+const MOVED: &str = "put the address that the redirect names in place of the old one: into the input where its lines have it, else \
+                     into --base-url";
 
 /// Watches whether the first items to fail all fail alike. Until that is known their failures are not recorded, so that they
 /// are pending with the rest when the run stops, or their scope.

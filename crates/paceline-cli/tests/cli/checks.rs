@@ -304,9 +304,9 @@ const RESUMED: &[Case] = &[
             done(job);
             fs::remove_file(job.path("out.jsonl")).expect("it was there");
         },
-        "out.jsonl is missing, but its journal out.journal has recorded {covered} bytes of it; restore it, or delete \
-         the journal to start again. Only the restored file keeps its answers: without the journal, or with --overwrite, \
-         every item is sent and paid for again, and what the job has spent of a budget is forgotten",
+        "out.jsonl is missing, but its journal out.journal has recorded {covered} bytes of it; restore it, or start \
+         again with --overwrite. Only the restored file keeps its answers: with --overwrite every item is sent \
+         and paid for again, and what the job has spent of a budget is forgotten",
     ),
     case(
         "a journal of a newer version",

@@ -49,11 +49,21 @@ fn a_table_is_prompts_by_a_template_and_keeps_its_ids() {
     let other = [&CHAT[..], &["--prompt-template", "Snow in {{ city }}?", "--max-output-tokens", "9"]].concat();
     let (code, log) = run(&job, &server, "in.csv", &other);
     let changed = "is the input of this job, but --max-output-tokens was not set, and is 9; --prompt-template was \"Weather in \
-                   {{ city | trim }}? {{ note | default('') }}\", and is \"Snow in {{ city }}?\", and with it the requests: use";
+                   {{ city | trim }}? {{ note | default('') }}\", and is \"Snow in {{ city }}?\", and so the requests changed: use";
     assert!(code == 2 && log.contains(changed), "another template is another job: {log}");
+    for flag in ["--accept-changed-input", "--retry-failed"] {
+        let (code, log) = run(&job, &server, "in.csv", &[&other[..], &[flag]].concat());
+        let changed = changed.trim_start_matches("is the input of this job, but ");
+        assert!(code == 2 && log.contains(changed) && !log.contains("restore"), "{flag}: no line changed: {log}");
+        let (code, dry) = run(&job, &server, "in.csv", &[&other[..], &[flag, "--dry-run"]].concat());
+        assert!(code == 2 && dry.contains(changed), "{dry}");
+    }
+    let (code, log) = run(&job, &server, "in.csv", &other);
     // Its answers are to other prompts, and are matched by their ids alone.
     assert!(
-        log.contains("or another output, for which all are asked and paid for anew") && !log.contains("--done"),
+        code == 2
+            && log.contains("or another output, for which all are asked and paid for anew")
+            && !log.contains("--done"),
         "{log}"
     );
 }

@@ -122,7 +122,9 @@ fn a_run_that_finds_a_full_disk_waits_for_room_and_ends_after_max_wait() {
         rm disk/more; job --max-items 1 2> kept/begun; test $? = 3 || exit 96
         fill; job --max-wait 300ms --summary kept/again.json 2> kept/again; test $? = 3 || exit 95
         requests --max-wait 300ms --summary kept/tasks.json 2> kept/tasks; test $? = 3 || exit 94
-        job_that_frees disk/more"#;
+        job_that_frees disk/more
+        fill; job --max-wait 300ms || exit 93
+        job --max-wait 300ms --ordered --extract /text --summary kept/values.json 2> kept/values; test $? = 3 || exit 92"#;
     let (output, results) = on_a_small_disk(&job, "--concurrency 1", script, &server);
     let log = |name: &str| std::fs::read_to_string(job.path(name)).unwrap_or_default();
     let all = ["kept/new", "kept/begun", "kept/again", "kept/tasks", "seen"].map(log);
@@ -141,6 +143,13 @@ fn a_run_that_finds_a_full_disk_waits_for_room_and_ends_after_max_wait() {
         let summary: Value = serde_json::from_str(&log(&format!("kept/{file}.json"))).expect("JSON");
         assert_eq!(json!([summary["input"], summary["calls"], summary["unread"]]), counted, "{summary}");
         assert_eq!((&summary["status"], &summary["stopped"]), (&json!("DEFERRED"), &json!("disk_full")));
+    }
+    // All items have ended, and what else was asked for is not done.
+    let (values, told) = (log("kept/values.json"), log("kept/values"));
+    let summary: Value = serde_json::from_str(&values).expect("JSON");
+    assert_eq!((&summary["status"], &summary["stopped"]), (&json!("DEFERRED"), &json!("disk_full")), "{told}");
+    for expected in ["out.flat.jsonl was not written (--extract)", "(--ordered)", "continue with: "] {
+        assert!(told.contains(expected), "{expected}: {told}");
     }
     assert!(seen.contains("has space again"), "{seen}");
     assert_done(3, &results, &server);
@@ -246,7 +255,8 @@ fn calls_whose_answers_a_full_disk_does_not_take_are_counted() {
         until test -s left && test $(wc -l < left) = {ITEMS}; do :; done
         cat /dev/zero > disk/more
         wait $run; test $? = 3 || exit 98
-        {paceline} stats --json disk/out.jsonl > kept/stats; rm disk/more; job --summary kept/second.json 2> kept/second; code=$?"
+        {paceline} stats --json disk/out.jsonl > kept/stats; job --summary kept/still.json 2> kept/still; test $? = 3 || exit 97
+        rm disk/more; job --summary kept/second.json 2> kept/second; code=$?"
     );
     let (output, results) = on_a_small_disk(&job, "--concurrency 20 --max-wait 300ms", &script, &server);
     let read = |name: &str| std::fs::read_to_string(job.path(name)).unwrap_or_default();
@@ -256,8 +266,14 @@ fn calls_whose_answers_a_full_disk_does_not_take_are_counted() {
     assert_eq!((&summary["stopped"], &summary["calls"]), (&json!("disk_full"), &json!(ITEMS)), "{first}");
     let lost = summary["abandoned"].as_u64().expect("a number");
     assert!(lost > 0 && first.contains(&format!("{lost} answers could not be written")), "{first}");
+    assert!(first.contains(&format!("not finished: {lost} whose answers could not be written")), "{first}");
     let stats: Value = serde_json::from_str(&read("kept/stats")).expect("JSON");
     assert_eq!((&stats["in_flight"], &stats["waiting"]), (&json!(0), &json!(lost)), "{stats}");
+    let (still, words): (Value, _) =
+        (serde_json::from_str(&read("kept/still.json")).expect("JSON"), read("kept/still"));
+    let [at_rest, told] =
+        [&stats, &still].map(|figures| json!([figures["calls"], figures["calls_unsure"], figures["calls_at_least"]]));
+    assert_eq!((&at_rest, words.contains("  up to ")), (&told, told[1] != 0 && told[2] == false), "{words}");
     assert!(!second.contains("killed") && !second.contains("before a kill)"), "{second}");
     let summary: Value = serde_json::from_str(&read("kept/second.json")).expect("JSON");
     let exact = summary["calls"] == json!(server.count());

@@ -142,6 +142,19 @@ fn of_a_begun_job_it_refuses_what_the_run_would_refuse() {
     let (code, log) = dry("in.jsonl", "out.jsonl", &["--format", "bare", "--endpoint", "/x"]);
     assert!(code == 2 && log.contains("add --format batch"), "{log}");
     assert_eq!((dry("in.jsonl", "out.jsonl", &[]).0, finish(&mut job.run(&server)).0), (0, 0));
+    std::fs::rename(job.path("out.jsonl"), job.path("away.jsonl")).expect("written");
+    let (code, log) = finish(&mut job.run(&server));
+    let told = "bytes of it; restore it, or start again with --overwrite. Only the restored file keeps its answers";
+    assert!(code == 2 && log.contains(told), "{log}");
+    let (code, log) = dry("in.jsonl", "out.jsonl", &["--overwrite"]);
+    let told = "--overwrite would delete the journal of 3 results, of 3 calls; out.jsonl, where they were, is missing";
+    assert!(code == 0 && log.contains(told), "{log}");
+    std::fs::rename(job.path("away.jsonl"), job.path("out.jsonl")).expect("it is there");
+    std::fs::remove_file(job.path("out.journal")).expect("written");
+    for (code, log) in [dry("in.jsonl", "out.jsonl", &[]), finish(&mut job.run(&server))] {
+        assert!(code == 2 && log.contains("out.jsonl exists, but its journal out.journal is missing"), "{log}");
+    }
+    assert_eq!(dry("in.jsonl", "out.jsonl", &["--overwrite"]).0, 0);
 }
 
 #[test]
@@ -264,6 +277,10 @@ fn a_budget_that_is_too_small_is_told() {
         let enough = "this budget is enough for one call for each item; retries cost extra";
         assert_eq!(text.contains(enough), expected.is_empty(), "{text}");
         assert!(text.contains("the budget holds only if the server keeps to the bounds that requests set"), "{text}");
+        assert!(
+            text.contains(", and if prompts under way have no more tokens for a byte than those before them"),
+            "{text}"
+        );
     }
 }
 

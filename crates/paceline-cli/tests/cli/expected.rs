@@ -79,10 +79,17 @@ fn a_schema_that_no_answer_matches_ends_the_run_before_it_has_cost_every_try() {
     let (code, log) = finish(job.run(&server).args(flags));
     assert_eq!((code, &job.summary()["stopped"], job.lines("out.errors.jsonl").len()), (3, &json!("same_failure"), 0));
     assert!(log.contains(&format!("the first 20 items all failed the same way with status 200: {WORDS}")), "{log}");
-    assert!(log.contains("correct what --expect asks for, the requests, or the key and its header"), "{log}");
+    assert!(
+        log.contains(
+            "correct what --expect asks for, the requests, or the key and its header (their calls may be billed)"
+        ),
+        "{log}"
+    );
     assert!(log.contains("--expect checks the whole body of an HTTP answer"), "{log}");
     assert!(
-        log.contains("once --expect is right, --done out.refused.jsonl takes over the answers that match"),
+        log.contains(
+            "once --expect is right, the same command with --done out.refused.jsonl takes over the answers that match"
+        ),
         "{log}"
     );
     let kept = job.lines("out.refused.jsonl");

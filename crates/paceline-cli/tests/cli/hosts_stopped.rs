@@ -201,7 +201,8 @@ fn each_host_that_has_moved_is_warned_of_with_what_to_do() {
         let line = format!("{} makes no more calls", host.url().replace("http://", ""));
         assert!(log.lines().any(|told| told.contains(" WARN ") && told.contains(&line)), "{line}: {log}");
     }
-    assert!(log.contains("put the address that the redirect names") && !log.contains("--limit 1rps"), "{log}");
+    assert!(log.contains("put the address that the redirect names") && log.contains("else into --base-url"), "{log}");
+    assert!(!log.contains("--limit 1rps"), "{log}");
 }
 
 /// Each run of the same command made 20 more items of each of them fail.

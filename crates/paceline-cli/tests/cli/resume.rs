@@ -65,13 +65,36 @@ fn a_kill_loses_no_call_that_a_budget_counts() {
         let stats = job.paceline().args(["stats", "--json", "out.jsonl"]).ended_with_output();
         serde_json::from_slice::<Value>(&stats.stdout).expect("JSON")[key].clone()
     };
-    assert_eq!(stats("calls_at_least"), true, "what is noted is counted by the next run");
+    assert_eq!(stats("calls_at_least"), false, "each call is noted before it leaves");
     let (code, log) = finish(&mut run());
     assert_eq!(code, 0, "{log}");
     let summary = job.summary();
     assert_eq!((&summary["calls_at_least"], stats("calls_at_least")), (&json!(false), json!(false)));
     // A call that had not arrived when the run was killed has left all the same.
     assert!(summary["calls"].as_u64().expect("a number") >= server.count() as u64, "{summary}");
+}
+
+/// What the next run counts is told before it begins. Under a budget the others wait for the first answer.
+#[test]
+fn a_call_that_a_kill_cut_off_is_one_of_its_item() {
+    let (server, job) = (Server::new(|_| Reply::ok().never()), Job::new(12));
+    let mut child = start(job.run(&server).args(["--pace", "none", "--budget-tokens", "1000000"]));
+    server.wait_for(1);
+    child.kill().expect("it runs");
+    child.ended();
+    let stats = |more: &[&str]| {
+        let output = job.paceline().args(["stats", "--json", "out.jsonl"]).args(more).ended_with_output();
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let whole: Value = serde_json::from_str(&stats(&[])).expect("JSON");
+    let calls = ["calls", "calls_unsure", "calls_at_least"].map(|key| &whole[key]);
+    assert_eq!(calls, [&json!(1), &json!(1), &json!(false)]);
+    let items = stats(&["--items"]);
+    let rows: Vec<Value> = items.lines().map(|row| serde_json::from_str(row).expect("JSON")).collect();
+    let of = |reason: &str, calls: u64| {
+        rows.iter().filter(|row| row["reason"] == reason && row["calls"].as_u64() == Some(calls)).count()
+    };
+    assert_eq!((of("run_bound", 1), of("not_started", 0)), (1, 11), "{items}");
 }
 
 #[test]

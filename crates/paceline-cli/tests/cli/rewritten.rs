@@ -152,7 +152,7 @@ fn a_failed_item_is_sent_as_its_line_stands_now() {
         (vec![good(0), good(1), good(2), wrong(3), good(4), good(5)], one, "line 6: its id is new"),
         (
             vec![good(0), good(2), wrong(3), good(4)],
-            "2 lines of in.jsonl changed although their items have not failed",
+            "2 lines of in.jsonl changed otherwise than --retry-failed allows (the line of a failed item may be corrected, and not removed)",
             "the id of the former line 2 is gone",
         ),
     ] {
@@ -165,6 +165,10 @@ fn a_failed_item_is_sent_as_its_line_stands_now() {
         assert_eq!(may_not_have_ended, !expected.starts_with("line 1: "), "{log}");
         assert_eq!(job.lines("out.errors.jsonl").len(), 3);
     }
+    // The last of these lacks the line of an item that failed, which no flag takes.
+    let (code, log) = run(&["--accept-changed-input"]);
+    let advice = "\nrestore those lines, or use another output for the new input";
+    assert!(code == 2 && log.contains(advice), "{log}");
 
     rewrite(&[good(0), good(1), good(2), wrong(3), good(4)]);
     assert_eq!(run(&[]).0, 2, "without the flag the input must not change");

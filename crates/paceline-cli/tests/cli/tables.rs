@@ -114,6 +114,28 @@ fn a_table_without_the_name_of_one_is_told_with_the_flag_that_it_needs() {
     assert_eq!((code, server.count()), (1, 5), "{log}");
 }
 
+/// Nothing stands for the same lines, and a table of nothing has no header either.
+#[test]
+fn a_table_that_came_through_a_pipe_need_not_come_again() {
+    let server = Server::new(|_| Reply::ok());
+    let job = job("reviews.csv", REVIEWS);
+    let run = |input: Stdio, more: &[&str]| {
+        let mut command = job.paceline();
+        command.args(["run", "-", "--format", "csv", "-o", "out.jsonl", "--base-url", &server.url()]).stdin(input);
+        command.args(["--endpoint", "/v1/chat/completions", "--id-column", "review_id"]).args(ASKED);
+        finish(command.args(more))
+    };
+    let (code, log) = run(Stdio::null(), &[]);
+    assert!(code == 2 && log.contains("expected a header, and below it a row for each request"), "{log}");
+    let table = std::fs::File::open(job.path("reviews.csv")).expect("it is there");
+    assert_eq!(run(table.into(), &["--max-items", "1"]).0, 3);
+    for more in ["--dry-run", "--retry-failed", "-q"] {
+        let (code, log) = run(Stdio::null(), &[more]);
+        assert_eq!(code, 0, "{more}: {log}");
+    }
+    assert_eq!((server.count(), ids(&job)), (3, vec![json!("r-1"), json!("r-2"), json!("r-3")]));
+}
+
 #[test]
 fn blanks_at_the_ends_of_an_address_and_a_method_are_not_sent() {
     let server = Server::new(|_| Reply::ok());

@@ -411,7 +411,7 @@ fn retries_are_a_line_for_all_and_one_for_each_with_v() {
         assert_eq!((code, &summary["resends"]), (0, &json!(3)), "{log}");
         let lines = |words: &str| log.lines().filter(|line| line.contains(words)).count();
         assert_eq!(lines("server overloaded (try 1 of at most 4), next try in "), own, "{log}");
-        let again = "be sent again: server overloaded; the last one: it is busy (-v shows each)";
+        let again = ": server overloaded; the last one: it is busy (-v shows each)";
         assert!((1..=2).contains(&lines(again)), "at once, and at the end: {log}");
         let told = log.lines().filter(|line| line.contains(again)).filter_map(|line| {
             line.split_once(" call").and_then(|(before, _)| before.rsplit(' ').next()?.parse::<u32>().ok())

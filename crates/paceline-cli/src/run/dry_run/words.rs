@@ -203,7 +203,7 @@ impl Plan {
         } else if self.has_budget() && self.tokens().1 > 0 {
             lines.push(
                 "the budget holds only if the server keeps to the bounds that requests set on their answers (such as \
-                 --max-output-tokens, or max_tokens)"
+                 --max-output-tokens, or max_tokens), and if prompts under way have no more tokens for a byte than those before them"
                     .to_owned(),
             );
         }
