@@ -38,6 +38,21 @@ fn everything_succeeds_and_a_rerun_sends_nothing() {
     job.assert_adds_up(60);
 }
 
+/// A host that prepares a page at its first call, and says when it is there: the server is tested with such pages, too.
+#[test]
+fn pages_that_are_there_at_the_second_call_are_had_with_two_calls_each() {
+    let server = Server::new(|arrival| match arrival.before {
+        0 => Reply::error(503, "being prepared").with_header("retry-after", 1),
+        _ => Reply::ok(),
+    });
+    let job = Job::new(60);
+    let mut run = job.run(&server);
+    run.env("PACELINE_UPSTREAM__GENERIC__BREAKER__OPEN", "100ms");
+    let (code, log) = finish(run.args(["--pace", "fixed", "--max-wait", "30s"]));
+    assert_eq!((code, server.count()), (0, 120), "{log}");
+    job.assert_adds_up(60);
+}
+
 #[test]
 fn a_permanent_503_costs_one_call_and_its_retries() {
     for (retries, calls) in [("2", 3), ("0", 1)] {
