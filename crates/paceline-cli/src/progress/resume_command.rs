@@ -20,6 +20,9 @@ const ONLY_HOST: &str = "--only-host";
 /// The variable for the name and the password of a proxy, `NAME:PASSWORD`.
 const PROXY_LOGIN: &str = "PROXY_LOGIN";
 
+/// The variable for the password of a store, of lines or of a fleet.
+const STORE_PASSWORD: &str = "STORE_PASSWORD";
+
 /// The words of a command line, quoted for a shell. What looks like a secret is to be given as a variable: pasted without
 /// it, the command is refused before anything is sent.
 pub(crate) fn command_line(words: impl IntoIterator<Item = OsString>) -> String {
@@ -87,6 +90,8 @@ fn without_secret(before: &str, word: &str) -> Option<(String, String)> {
         _ if before == "--header" => ("", word),
         Some(("--header", header)) => ("--header=", header),
         _ if names_a_user(word) => return None,
+        Some((flag @ ("--store" | "--fleet"), address)) => return of_server(&format!("{flag}="), address),
+        _ if ["--store", "--fleet"].contains(&before) => return of_server("", word),
         _ => {
             let is_proxy = before == "--proxy" || word.starts_with("--proxy=");
             let name = if is_proxy { PROXY_LOGIN } else { "KEY" };
@@ -97,6 +102,24 @@ fn without_secret(before: &str, word: &str) -> Option<(String, String)> {
     let name = header.split([':', '=']).next().unwrap_or_default().trim();
     let name = name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect();
     Some((format!("{flag}{without}"), name))
+}
+
+/// The address of a store without its password. Its user is no secret, and a password alone is what people have at hand.
+fn of_server(flag: &str, address: &str) -> Option<(String, String)> {
+    let without = changed(hidden(address))?;
+    let user = address.split_once("://").and_then(|(scheme, rest)| {
+        let user = &rest[..rest.find([':', '@', '/', '?'])?];
+        let has_password = rest[user.len()..].starts_with(':');
+        let kept = if has_password { format!("{user}:{SECRET}") } else { user.to_owned() };
+        without.strip_prefix(&format!("{scheme}://{SECRET}@")).map(|server| format!("{scheme}://{kept}@{server}"))
+    });
+    let without = user.unwrap_or(without);
+    let by_key = ["?", "&"].into_iter().find(|before| address.contains(&format!("{before}password=")));
+    let without = by_key.map_or_else(
+        || without.clone(),
+        |before| without.replacen(&format!("{before}{SECRET}"), &format!("{before}password={SECRET}"), 1),
+    );
+    Some((format!("{flag}{without}"), STORE_PASSWORD.to_owned()))
 }
 
 /// The address of a database with a user and no password.
@@ -198,11 +221,15 @@ mod tests {
         for (word, expected) in [
             ("postgres://jobs@db.example.org/jobs", "p --store postgres://jobs@db.example.org/jobs"),
             ("postgres://jobs@/jobs?host=/run/postgresql", "p --store 'postgres://jobs@/jobs?host=/run/postgresql'"),
-            ("postgres://jobs:hunter2@db/jobs", r#"p --store "postgres://${KEY:?set it first}@db/jobs""#),
+            (
+                "postgres://jobs:hunter2@db/jobs",
+                r#"p --store "postgres://jobs:${STORE_PASSWORD:?set it first}@db/jobs""#,
+            ),
             (
                 "postgres://jobs@db/jobs?password=hunter2",
-                r#"p --store "postgres://${KEY:?set it first}@db/jobs?${KEY:?set it first}""#,
+                r#"p --store "postgres://jobs@db/jobs?password=${STORE_PASSWORD:?set it first}""#,
             ),
+            ("redis://:hunter2@db/1", r#"p --store "redis://:${STORE_PASSWORD:?set it first}@db/1""#),
         ] {
             assert_eq!(line(&["p", "--store", word]), expected);
         }
