@@ -142,6 +142,8 @@ async fn a_role_that_may_not_log_in_for_a_time_is_waited_for() {
     let shut =
         "ALTER ROLE worker NOLOGIN; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'worker'";
     let store = Arc::new(PostgresStore::open(&url).await.unwrap());
+    let unknown = soon(PostgresStore::open(&url.replace("worker@", "nosuch@"))).await.unwrap_err().to_string();
+    assert!(unknown.contains("\"nosuch\" does not exist; check the user"), "it never comes: {unknown}");
     watch.batch_execute(shut).await.unwrap();
     let adding = {
         let store = store.clone();

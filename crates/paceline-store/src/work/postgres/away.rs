@@ -44,6 +44,7 @@ pub(super) fn kind_of(error: &Error) -> Kind {
         // A server that stops, starts or has no place says so in these classes.
         Some(code) if code.code().starts_with("08") || code.code().starts_with("57P") => Kind::Broken,
         Some(&SqlState::TOO_MANY_CONNECTIONS) => Kind::Broken,
+        Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION) if is_unknown(error) => Kind::Refused,
         // This process was suspended within a transaction, and the server ended that; or the server is read-only, as one that is
         // about to take over is; or it lets this role, or any, not in at present.
         Some(code) if ["25P03", "25006", "28000", "55000"].contains(&code.code()) => Kind::Broken,
@@ -51,6 +52,11 @@ pub(super) fn kind_of(error: &Error) -> Kind {
         Some(&SqlState::T_R_DEADLOCK_DETECTED | &SqlState::T_R_SERIALIZATION_FAILURE) => Kind::Collided,
         Some(_) => Kind::Final,
     }
+}
+
+/// Whether the server knows no such role: it says that of one that may not log in at present with the same code.
+fn is_unknown(error: &Error) -> bool {
+    error.as_db_error().is_some_and(|error| error.message().ends_with("does not exist"))
 }
 
 /// Whether the connection failed, not the protocol on it: a certificate that is not trusted stays so.
