@@ -197,15 +197,7 @@ impl StatusText {
         // A short bound says nothing: it ends with the pauses that are known now.
         let says_something = |left: &TimeLeft| !left.at_least || left.time >= TELLING;
         if let Some(left) = time_left.filter(says_something) {
-            let least = if left.at_least { "> " } else { "" };
-            let end = match (left.in_later_run, left.at_budget) {
-                (true, _) => " by a later run: --max-wait ends this one sooner",
-                (false, true) => " to the end of the budget",
-                (false, false) => "",
-            };
-            let sooner = left.sooner.map(|time| format!("{}, and ", text::duration(time))).unwrap_or_default();
-            let of = if left.sooner.is_some() { " for what is held" } else { "" };
-            course.push(format!("ETA {sooner}{least}{}{of}{end}", text::duration(left.time)));
+            course.push(left.words());
         } else if is_slow && left > 0 && view.stop.is_none() {
             course.push("ETA unknown: few items end".to_owned());
         }

@@ -6,6 +6,7 @@ use paceline::{Instant, PauseCause, QuotaSnapshot, ScopeSnapshot, ScopeState, Sn
 use paceline_core::Dimension;
 
 use crate::job::holds::SHORT;
+use crate::text;
 
 /// The rest of a job, and how fast it went.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,9 +41,26 @@ pub(crate) struct TimeLeft {
     pub(crate) sooner: Option<Duration>,
 }
 
+impl TimeLeft {
+    /// When the job is done, and what of it a later run does.
+    pub(crate) fn words(&self) -> String {
+        let least = if self.at_least { "> " } else { "" };
+        let time = format!("{least}{}", text::duration(self.time));
+        let end = if self.at_budget { " to the end of the budget" } else { "" };
+        match (self.sooner.map(text::duration), self.in_later_run) {
+            (Some(sooner), true) => {
+                format!("ETA {sooner}; what is held for {time} is left to a later run (--max-wait)")
+            }
+            (Some(sooner), false) => format!("ETA {sooner}, and {time} for what is held{end}"),
+            (None, true) => format!("the rest ends in a later run (--max-wait), in {time}"),
+            (None, false) => format!("ETA {time}{end}"),
+        }
+    }
+}
+
 impl Rest {
-    /// As long as it takes at that rate, at least as long as the known limits let it take, and later by a hold of all that is
-    /// left. Some of it waits for the last hold to end.
+    /// As long as it takes at that rate, at least as long as the known limits let it take, those of a scope what waits there, and
+    /// later by a hold of all that is left. Some of it waits for the last hold to end.
     pub(crate) fn left(&self, now: Instant, limits: &Snapshot) -> Option<TimeLeft> {
         let affordable = self.affordable.filter(|calls| *calls < self.items);
         let rest = Self { items: affordable.unwrap_or(self.items), ..*self };
@@ -59,7 +77,11 @@ impl Rest {
         let by_limits = known(limits).filter_map(|quota| self.under(now, quota)).max();
         let held = until_any(now, limits).max(self.next_start).map(|until| until - now);
         let last = closed(now, limits).map(|(_, until, _)| until - now).max();
-        let works = at_rate.max(by_limits);
+        let of_scopes = limits.scopes.iter().flat_map(|scope| {
+            let waiting = Self { items: scope.waiting, ..*self };
+            scope.quotas.iter().filter_map(move |quota| waiting.under(now, quota))
+        });
+        let works = at_rate.max(by_limits).max(of_scopes.max());
         let time = (held.unwrap_or_default() + works.unwrap_or_default()).max(last.unwrap_or_default());
         // "At least half a second" tells nothing.
         let at_least = works.is_none();
@@ -171,6 +193,36 @@ mod tests {
         pacer.hold_for(Instant::ZERO, None, Instant::ZERO + 1_000 * S, PauseCause::QuotaUsedUp);
         assert_eq!(seconds(Rest { items: 20_000, ..rest }, &pacer), Some((11_000, false)), "the account");
         assert_eq!(seconds(Rest::default(), &pacer), None, "nothing is left");
+    }
+
+    /// Other hosts were fast: what waits at one with a limit of its own takes as long as that says.
+    #[test]
+    fn what_waits_in_a_scope_takes_as_long_as_its_own_limit_lets_it() {
+        let slow = Limits { quotas: vec![Quota::sliding(Dimension::Requests, 4, S)], ..Limits::default() };
+        let config = PacerConfig { tiers: vec![("slow".into(), slow)], ..PacerConfig::default() };
+        let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("it makes sense");
+        let (host, _) = (pacer.scope("slow"), pacer.scope("fast"));
+        for _ in 0..60 {
+            pacer.enqueue(Instant::ZERO, Request::new(&host, paceline_core::Cost::request())).expect("small enough");
+        }
+        let (took, at_least) = seconds(Rest { items: 60, rate: 60.0, ..Rest::default() }, &pacer).expect("it is known");
+        assert!((14..=15).contains(&took) && !at_least, "{took} s");
+    }
+
+    #[test]
+    fn what_a_later_run_does_is_no_time_of_this_one() {
+        let left = TimeLeft { time: 7_200 * S, at_least: false, at_budget: false, in_later_run: false, sooner: None };
+        let later = TimeLeft { in_later_run: true, ..left };
+        let sooner = Some(6 * S);
+        for (left, words) in [
+            (left, "ETA 2h 00m"),
+            (TimeLeft { at_least: true, at_budget: true, ..left }, "ETA > 2h 00m to the end of the budget"),
+            (TimeLeft { sooner, ..left }, "ETA 6s, and 2h 00m for what is held"),
+            (TimeLeft { sooner, ..later }, "ETA 6s; what is held for 2h 00m is left to a later run (--max-wait)"),
+            (later, "the rest ends in a later run (--max-wait), in 2h 00m"),
+        ] {
+            assert_eq!(left.words(), words);
+        }
     }
 
     #[test]
