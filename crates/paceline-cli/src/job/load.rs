@@ -10,8 +10,8 @@ use paceline_config::Upstream;
 use paceline_core::UnknownOutcome;
 use paceline_providers::secrets::hidden;
 use paceline_store::{
-    Duplicates, InputCursor, Journal, JournalError, LoadedLine, Loader, Opened, Options, Paths, Recovery, RefusedLine,
-    RunLock,
+    CustomId, Duplicates, InputCursor, Journal, JournalError, LoadedLine, Loader, Opened, Options, Paths, Recovery,
+    RefusedLine, RunLock,
 };
 use serde_json::Value;
 
@@ -407,7 +407,9 @@ struct Doubts {
 
 impl Doubts {
     fn note(&mut self, number: u64, line: &Line<'_>, of_rows: bool) {
-        if line.body.is_empty() && line.method == Method::GET && line.headers.is_empty() {
+        // An id that is an address is refused where it comes again.
+        let is_its_id = matches!(&line.custom_id, CustomId::Text(id) if *id == *line.url);
+        if line.body.is_empty() && line.method == Method::GET && line.headers.is_empty() && !is_its_id {
             let hash = self.addresses.hasher().hash_one(&*line.url);
             if !self.addresses.insert(hash) {
                 self.repeated += 1;

@@ -166,9 +166,15 @@ pub(super) const fn reason_text(reason: DeferReason) -> &'static str {
     }
 }
 
-/// Adds those that wait for a cause to be fixed, and were not tried, to those whose last try tells the cause.
+/// Adds those that wait for a cause to be fixed, and were not tried, to those whose last try tells the cause. Of calls to one host
+/// without a connection one finds the cause, such as a certificate, and the others are cut off: those are told in one line.
 pub(super) fn with_those_untried(groups: &mut Vec<(String, u64)>) {
     let reason = reason_text(DeferReason::ScopeStopped);
+    let place = |why: &str| groups.iter().position(|(label, _)| *label == format!("{reason} (last try: {why})"));
+    if let Some((cause, cut_off)) = place("no connection").zip(place("no connection, or no answer in time")) {
+        groups[cut_off].1 += groups[cause].1;
+        groups.remove(cause);
+    }
     let untried = groups.iter().position(|(label, _)| label == reason);
     let tried =
         groups.iter().position(|(label, _)| label.strip_prefix(reason).is_some_and(|why| why.starts_with(" (")));
@@ -191,5 +197,21 @@ pub(super) fn answered(class: Class, status: Option<u16>) -> String {
             None => "last try: no connection, or no answer in time".to_owned(),
         },
         class => format!("last answer: {}", class.description()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_cause_keeps_waiting_is_told_in_one_line() {
+        let of = |class| format!("waiting until the cause is fixed ({})", answered(class, None));
+        let refused = "waiting until the cause is fixed (last try: no connection)".to_owned();
+        let untried = reason_text(DeferReason::ScopeStopped).to_owned();
+        let mut groups = vec![(untried, 5), (of(Class::Transient), 3), (refused, 1)];
+        with_those_untried(&mut groups);
+        let line = "waiting until the cause is fixed (4 of them: last try: no connection, or no answer in time)";
+        assert_eq!(groups, [(line.to_owned(), 9)]);
     }
 }

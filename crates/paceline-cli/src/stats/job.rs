@@ -327,7 +327,7 @@ fn belief_words(scope: &Value) -> Option<String> {
 }
 
 /// The state of a scope that has nothing left.
-const ENDED: &str = "at their end";
+const ENDED: &str = "with nothing left";
 
 fn rest_words(rest: &[&Value]) -> String {
     let state = |scope: &Value| if has_nothing_left(scope) { ENDED } else { state(scope) }.to_owned();
@@ -480,6 +480,6 @@ mod tests {
         let at = |start: &str| lines.iter().position(|line| line.starts_with(start)).unwrap_or(usize::MAX);
         assert!(at("down: given up for this run") < at("busy: paced") && at("busy: paced") < at("ended"), "{text}");
         assert!(text.contains("9 calls in the last run, and nothing is left\n"), "{text}");
-        assert!(text.contains("and 4 more scopes, all at their end\n"), "{text}");
+        assert!(text.contains("and 4 more scopes, all with nothing left\n"), "{text}");
     }
 }

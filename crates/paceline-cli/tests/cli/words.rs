@@ -235,6 +235,10 @@ fn keys_of_lines_that_are_not_sent_are_told_once_before_the_first_call() {
     assert_eq!(code, 0, "{log}");
     assert!(log.contains("1 line repeats an address of a line before, such as /a: each of them is a call"), "{log}");
     assert!(!log.contains("not sent"), "a table has columns for other ends: {log}");
+    let flags = ["run", "t.csv", "-o", "ids.jsonl", "--id-column", "url", "--base-url", &server.url()];
+    let (code, log) = finish(job.paceline().args(flags));
+    assert!(code == 2 && log.contains("duplicate_custom_id"), "{log}");
+    assert!(!log.contains("each of them is a call"), "none is: {log}");
 }
 
 #[test]
