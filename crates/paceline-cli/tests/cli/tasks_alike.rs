@@ -420,6 +420,6 @@ fn retries_are_a_line_for_all_and_one_for_each_with_v() {
     }
     let Ran { code, log, .. } = commands(&numbered(1), "test $PACELINE_ATTEMPT = 2", &[]);
     assert_eq!(code, 0, "{log}");
-    let told = "run again: transient failure; the last one: exit code 1 (-v shows each)";
+    let told = ": transient failure; the last one: exit code 1 (-v shows each)";
     assert!(log.contains("1 command failed and ") && log.contains(told) && !log.contains("next try in "), "{log}");
 }
