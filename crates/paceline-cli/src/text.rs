@@ -175,7 +175,7 @@ pub(crate) fn changed(key: &str, was: Option<&str>, is: Option<&str>) -> String 
 }
 
 /// What went wrong with the calls of a job, empty if nothing did. `for_long`: answers that a quota is used up, or that
-/// asked for so long a wait, of the one run that is known by the words behind it.
+/// asked for so long a wait, of the one run that the words before it name.
 pub(crate) fn call_details(totals: &CallTotals, for_long: u64, of_run: &str) -> String {
     let after_errors = match totals.retries {
         0 => String::new(),
@@ -187,15 +187,13 @@ pub(crate) fn call_details(totals: &CallTotals, for_long: u64, of_run: &str) -> 
         1 => Some(format!("1 was a repeat{after_errors}")),
         resends => Some(format!("{} were repeats{after_errors}", count(resends))),
     };
-    let for_a_long_time = format!("refused for a long time{of_run}");
-    let ends = [(totals.throttled, "rate-limited"), (for_long, &for_a_long_time), (totals.abandoned, "cut off")];
+    let ends = [(totals.throttled, "rate-limited"), (totals.abandoned, "cut off")];
     let ends: Vec<_> =
         ends.iter().filter(|(calls, _)| *calls > 0).map(|(calls, end)| format!("{} {end}", count(*calls))).collect();
-    match (repeated, ends.join(", ")) {
-        (Some(repeated), ends) if ends.is_empty() => repeated,
-        (Some(repeated), ends) => format!("{repeated}; of all calls {ends}"),
-        (None, ends) => ends,
-    }
+    let of_all = if repeated.is_some() { "of all calls " } else { "" };
+    let ends = (!ends.is_empty()).then(|| of_all.to_owned() + &ends.join(", "));
+    let put_off = (for_long > 0).then(|| format!("{of_run}{} put off until much later", count(for_long)));
+    [repeated, ends, put_off].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
 /// The same where calls go through a gateway, whose own refusals are no calls. `is_first`: no run was before.
@@ -332,7 +330,7 @@ mod tests {
         let totals = CallTotals { calls: 2_000, resends: 1_500, retries: 3, throttled: 1_497, abandoned: 1 };
         assert_eq!(
             call_details(&totals, 2, ""),
-            "1,500 were repeats, 3 of them after an error; of all calls 1,497 rate-limited, 2 refused for a long time, 1 cut off"
+            "1,500 were repeats, 3 of them after an error; of all calls 1,497 rate-limited, 1 cut off; 2 put off until much later"
         );
         let repeat = CallTotals { calls: 2, resends: 1, retries: 1, ..CallTotals::default() };
         assert_eq!(call_details(&repeat, 0, ""), "1 was a repeat after an error");

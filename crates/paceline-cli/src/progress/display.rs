@@ -210,7 +210,7 @@ impl StatusText {
         }
         let for_long = view.limits.account.totals.of(Class::QuotaExhausted);
         if for_long > 0 {
-            details.push(format!("{} refused for a long time", text::count(for_long)));
+            details.push(format!("{} put off until much later", text::count(for_long)));
         }
         if figures.totals.retries > 0 {
             details.push(format!("{} sent again after errors", text::count(figures.totals.retries)));

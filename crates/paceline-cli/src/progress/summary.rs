@@ -304,7 +304,7 @@ impl Summary<'_> {
             0 => format!("nothing could be sent; {} in earlier runs", calls(None)),
             now => calls(Some(now)),
         };
-        let of_run = if before == 0 { "" } else { " in this run" };
+        let of_run = if before == 0 { "" } else { "in this run " };
         let for_long = self.view.account.totals.of(Class::QuotaExhausted);
         let details = match self.upstream.via {
             Some(_) => text::call_details_at_gateway(&totals, for_long, before == 0),

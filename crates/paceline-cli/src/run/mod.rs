@@ -17,13 +17,13 @@ use paceline::{Clock, Instant, Limiter, clock};
 use paceline_config::Upstream;
 use paceline_core::{Limits, Timestamp};
 use paceline_http::Sender;
-use paceline_store::{ACCOUNT, Journal, JournalError, Paths, Reader, Rows, RunLock, ScopeRow, State};
+use paceline_store::{ACCOUNT, JobCounts, Journal, JournalError, Paths, Reader, Rows, RunLock, ScopeRow, State};
 use tokio::sync::watch;
 
 use self::outline::Outline;
 use crate::account::{Account, SharedLimits};
 use crate::args::Everywhere;
-use crate::budget::Left;
+use crate::budget::{Enough, Left};
 use crate::calls::dispatch::{Dispatcher, Ended};
 use crate::calls::item::Context;
 use crate::calls::on_their_way::failure_of;
@@ -303,26 +303,20 @@ impl Run<'_> {
         let unwritten = ended.recorder.figures().add_unwritten(&mut counts);
         let held = holds::held(journal.scopes().map_err(failed)?, now);
         // What cannot be written at the end takes no summary away.
-        let mut written = Ok(());
-        if self.args.ordered && counts.waiting + counts.in_flight == 0 && !unread {
-            written = journal.order().map_err(failed);
-        }
+        let is_whole = counts.waiting + counts.in_flight == 0 && !unread;
+        let ordered = if self.args.ordered && is_whole { journal.order().map_err(failed) } else { Ok(()) };
         let waits = |scope: &&Arc<str>| journal.waits_in(scope).unwrap_or(true);
         let waiting: BTreeSet<Arc<str>> = ended.recorder.holds.given_up().filter(waits).cloned().collect();
         let leaves_its_hosts = self.leaves_its_hosts().map_err(failed)?;
         let bounded = ended.stop.as_ref().is_some_and(StopReason::is_bound);
-        written = written.and(self.report(context, &Ending { now, bounded, enough }));
-        let exceeded = ended.stop.as_ref().and_then(StopReason::exceeded_budget);
-        let by_model = exceeded.map(|_| left_by_model(journal, context, now, enough)).unwrap_or_default();
+        let reported = self.report(context, &Ending { now, bounded, enough });
+        let enough_budget = self.enough_budget(context, ended.stop.as_ref(), &counts, enough);
         // What a full disk leaves in the log of the journal, the next run finds there.
         let full = journal.disk_full().is_some();
         let closed = journal.close().or_else(|error| if full { Ok(()) } else { Err(failure_of(&error)) });
-        written = written.and(closed);
-        written = written.and(self.extract());
+        let extracted = self.extract();
+        let owed = outline::owed(self.paths, [ordered.is_err(), extracted.is_err()]);
         let view = context.limiter.snapshot();
-        let items = counts.waiting + counts.in_flight;
-        let left = Left { items, bytes: counts.bytes_left, ended_bytes: counts.bytes_ended, by_model };
-        let enough_budget = exceeded.filter(|_| items > 0).map(|exceeded| context.budget.enough(exceeded, &left));
         let correction = self.correction(ended.stop.as_ref(), counts.failed > 0 && counts.held == 0);
         let again = self.again(correction.as_ref(), leaves_its_hosts);
         let summary = Summary {
@@ -331,7 +325,7 @@ impl Run<'_> {
             counts: &counts,
             unwritten,
             unread,
-            owed: &[],
+            owed: &owed,
             figures: ended.recorder.figures(),
             stop: ended.stop.as_ref(),
             has_begun_all: ended.has_begun_all,
@@ -356,7 +350,22 @@ impl Run<'_> {
         let summary_output = SummaryOutput { as_json: self.args.json, quiet, file: self.args.summary.as_deref() };
         self.summarized.store(true, Ordering::Relaxed);
         summary_output.print(summary.status(), || summary.json(&wall), &text)?;
-        written.map(|()| summary.status())
+        ordered.and(reported).and(closed).and(extracted).map(|()| summary.status())
+    }
+
+    /// What seems to be enough of the budget that has ended the run, for the items that are left.
+    fn enough_budget(
+        &self,
+        context: &Context,
+        stop: Option<&StopReason>,
+        counts: &JobCounts,
+        enough: &AtomicBool,
+    ) -> Option<Enough> {
+        let exceeded = stop.and_then(StopReason::exceeded_budget)?;
+        let items = counts.waiting + counts.in_flight;
+        let by_model = left_by_model(&self.job.journal, context, clock::wall(), enough);
+        let left = Left { items, bytes: counts.bytes_left, ended_bytes: counts.bytes_ended, by_model };
+        (items > 0).then(|| context.budget.enough(exceeded, &left))
     }
 
     /// Writes what `--extract` takes out of the results.

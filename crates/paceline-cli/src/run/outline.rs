@@ -49,7 +49,7 @@ impl Outline {
             as_json: args.json,
             file: args.summary.clone(),
             has_begun: false,
-            asked: asked(args, paths),
+            asked: owed(paths, [args.ordered, args.pointer().is_some()]),
             retries: args.retry_failed,
         }
     }
@@ -140,9 +140,10 @@ impl Outline {
     }
 }
 
-/// What a run makes of its results once all items have ended.
-fn asked(args: &RunArgs, paths: &Paths) -> Vec<String> {
-    let values = args.pointer().map(|_| format!("{} was not written (--extract)", extract::path(paths).display()));
-    let order = args.ordered.then(|| "the results were not put in the order of the input (--ordered)".to_owned());
+/// What a run was asked to make of its results once all items have ended, and has not made: the order of the input, and the file of
+/// values.
+pub(super) fn owed(paths: &Paths, [order, values]: [bool; 2]) -> Vec<String> {
+    let values = values.then(|| format!("{} was not written (--extract)", extract::path(paths).display()));
+    let order = order.then(|| "the results were not put in the order of the input (--ordered)".to_owned());
     values.into_iter().chain(order).collect()
 }

@@ -30,7 +30,7 @@ fn call_details(counts: &JobCounts, snapshot: &Value) -> String {
     let used_up = &of_run["by_class"][Class::QuotaExhausted.as_str()];
     // The limiter counts the calls of its run alone.
     let is_all = of_run["sends"].as_u64().is_none_or(|sends| sends >= counts.totals.calls);
-    let run = if is_all { "" } else { " in the last run" };
+    let run = if is_all { "" } else { "in the last run " };
     text::call_details(&counts.totals, used_up.as_u64().unwrap_or(0), run)
 }
 

@@ -221,6 +221,26 @@ fn extract_writes_over_no_file_of_others() {
 }
 
 #[test]
+fn values_that_cannot_be_written_at_the_end_are_no_success() {
+    let job = Job::new(2);
+    let flat = job.path("out.flat.jsonl");
+    let in_its_place = flat.clone();
+    let server = Server::new(move |_| {
+        // Made by the first call, and there at the second.
+        let _ = std::fs::create_dir(&in_its_place);
+        Reply::new(200, &json!({"value": 1}))
+    });
+    let run = || finish(job.run(&server).args(["--extract", "/value"]));
+    let (code, log) = run();
+    assert!(code == 3 && log.contains("out.flat.jsonl was not written (--extract)"), "{log}");
+    let (status, ended) = (&job.summary()["status"], &job.summary()["succeeded"]);
+    assert_eq!((status, ended), (&json!("DEFERRED"), &json!(2)), "{log}");
+    std::fs::remove_dir(flat).expect("it is empty");
+    let (code, log) = run();
+    assert_eq!((code, server.count(), job.lines("out.flat.jsonl").len()), (0, 2, 2), "{log}");
+}
+
+#[test]
 fn what_is_extracted_once_is_extracted_in_later_runs_too() {
     let server = Server::new(|_| Reply::new(200, &json!({"value": 1})));
     let job = Job::new(3);

@@ -109,11 +109,11 @@ fn refusals_for_a_long_time_are_those_of_one_run_and_are_told_as_that() {
         String::from_utf8(output.stdout).expect("text")
     };
     let log = run(&one);
-    assert!(log.contains("1 call: 1 refused for a long time; "), "{log}");
-    assert!(stats().contains("1 call: 1 refused for a long time\n"), "{}", stats());
+    assert!(log.contains("1 call: 1 put off until much later; "), "{log}");
+    assert!(stats().contains("1 call: 1 put off until much later\n"), "{}", stats());
     let log = run(&two);
-    assert!(log.contains("2 calls, 1 of them in this run: 1 refused for a long time in this run; "), "{log}");
-    assert!(stats().contains("2 calls: 1 refused for a long time in the last run\n"), "{}", stats());
+    assert!(log.contains("2 calls, 1 of them in this run: in this run 1 put off until much later; "), "{log}");
+    assert!(stats().contains("2 calls: in the last run 1 put off until much later\n"), "{}", stats());
 }
 
 /// The other host is asked first, and its certificate is not to blame.
