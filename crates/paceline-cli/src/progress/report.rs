@@ -166,8 +166,8 @@ pub(super) const fn reason_text(reason: DeferReason) -> &'static str {
     }
 }
 
-/// Adds those that wait for a cause to be fixed, and were not tried, to those whose last try tells the cause. Of calls to one host
-/// without a connection one finds the cause, such as a certificate, and the others are cut off: those are told in one line.
+/// Adds those that wait for a cause to be fixed, and were not tried, to those whose last try tells the cause. Of calls without a
+/// connection one finds the cause, such as a certificate, and the others are cut off: those are told in one line.
 pub(super) fn with_those_untried(groups: &mut Vec<(String, u64)>) {
     let reason = reason_text(DeferReason::ScopeStopped);
     let place = |why: &str| groups.iter().position(|(label, _)| *label == format!("{reason} (last try: {why})"));
