@@ -281,9 +281,9 @@ impl Task {
         if let (Some(why), Some(until), false) = (&why, until, self.has_told_loss) {
             let now = self.limiter.now();
             let until = paceline::clock::wall() + until.saturating_since(now);
-            tracing::error!(until = %until, "{} (the store on {})", why.sentence(now), self.store.server());
+            tracing::warn!(until = %until, "{} (the store on {})", why.sentence(now), self.store.server());
         } else if self.has_told_loss && until.is_none() {
-            tracing::info!("the store of the fleet on {} gives this process a share again", self.store.server());
+            tracing::info!("the store of the fleet on {} gives this process a share now", self.store.server());
         }
         self.has_told_loss = until.is_some();
     }

@@ -323,7 +323,7 @@ fn a_change_of_keys_says_what_was_done_and_which_batches_end() {
         let cancels = format!("the gateway cancels {id}, at once or as it starts: {expected}");
         assert_eq!((code, text.contains(&cancels)), (0, !expected.is_empty()), "{change:?}: {text}");
         assert_eq!(
-            text.contains("every key of ci is revoked: a gateway that runs knows it"),
+            text.contains("every key of ci is revoked: a gateway whose keys are in state/client-keys.json knows it"),
             change[0] == "revoke",
             "{text}"
         );

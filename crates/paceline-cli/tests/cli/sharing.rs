@@ -77,7 +77,7 @@ fn of_another_process_that_could_not_sign_nothing_is_said_that_a_later_line_cont
         std::fs::write(mark, "").expect("writable");
     }
     let (_, log) = finish(&mut run(&other));
-    assert!(log.contains("whether it shares the configured limits is not known"), "{log}");
+    assert!(log.contains("it is not known yet whether it shares the configured limits"), "{log}");
     assert!(log.contains("both share the configured limits") && !log.contains("its own calls alone"), "{log}");
     first.kill().expect("it runs");
     first.ended();

@@ -374,7 +374,10 @@ fn one_that_fails_for_good_is_retried_by_its_key_alone() {
     let (text, a, other) = retry(&["--all"]);
     assert!(text.starts_with("1 item is due again; left out: 1 item whose call may have been executed"), "{text}");
     assert_eq!((a, other), (State::Failed, State::Waiting));
-    assert_eq!(retry(&["--state", "failed", "--json"]).0, "{\"changed\":0,\"may_be_done\":0,\"left_out\":1}\n");
+    assert_eq!(
+        retry(&["--state", "failed", "--json"]).0,
+        "{\"changed\":0,\"cancelled\":0,\"may_be_done\":0,\"left_out\":1}\n"
+    );
     assert_eq!(retry(&["--all", "--may-be-done"]).1, State::Waiting);
 }
 

@@ -53,8 +53,8 @@ impl FleetSnapshot {
         use MemberState::{Alone, Joining, Leaving, Live, Out};
         const OTHER_LIMITS: &str = "nothing leaves: the fleet divides other limits, until its other processes have the same or have \
                                     ended (the log says which)";
-        const LOST: &str = ": the store of the fleet does not know what was sent before it began, before processes were killed, or \
-                            before a limit was added, and by then that counts no longer";
+        const LOST: &str = ": the store of the fleet is new, processes were killed, or a limit was added, and until then what was sent \
+                            before may count";
         let empty = self.shares.iter().filter(|share| share.units == 0);
         let lacking = || DividedLimit::lacking(self.shares.iter().map(|share| (&share.limit, share.units)));
         let whole = |before: String| Explanation { before, until: None, after: String::new() };

@@ -295,7 +295,7 @@ fn a_ledger_that_has_lost_what_it_knew_is_told_as_one_that_gives_nothing() {
         world.run(seconds * S);
         let account = world.processes[0].pacer.snapshot(world.now).account;
         assert_eq!((world.processes[0].member.state(), account.lacks_its_share()), (MemberState::Live, true));
-        assert!(account.explain(world.now).contains("does not know what was sent before it began"), "{account:?}");
+        assert!(account.explain(world.now).contains("until then what was sent before may count"), "{account:?}");
         let told = account.explanation().and_then(|why| why.until).expect("it is known by when");
         assert_eq!((told, *until.get_or_insert(told) > world.now), (until.unwrap_or(told), true));
         // A caller that bounds its wait hears of it.
