@@ -140,8 +140,8 @@ impl Outline {
     }
 }
 
-/// What a run was asked to make of its results once all items have ended, and has not made: the order of the input, and the file of
-/// values.
+/// What a run was asked to make of its results once all items have ended, and has not made: the order of the input, and the
+/// file of values.
 pub(super) fn owed(paths: &Paths, [order, values]: [bool; 2]) -> Vec<String> {
     let values = values.then(|| format!("{} was not written (--extract)", extract::path(paths).display()));
     let order = order.then(|| "the results were not put in the order of the input (--ordered)".to_owned());
