@@ -30,7 +30,7 @@ thread_local! {
     static TOLD: Cell<Option<Box<Outcome>>> = const { Cell::new(None) };
 }
 
-/// Takes a step of an operation of a `retry`. The first failure of which a loop inside it tells comes into `told`.
+/// Takes a step of an operation of a `retry`. The last failure of which a loop inside it tells comes into `told`.
 #[inline]
 pub(crate) fn inside<T>(told: &mut Option<Box<Outcome>>, step: impl FnOnce() -> T) -> T {
     /// The thread goes on where it was, also after a panic.
@@ -43,8 +43,7 @@ pub(crate) fn inside<T>(told: &mut Option<Box<Outcome>>, step: impl FnOnce() -> 
     let leaves = Leaves(RETRIED.replace(Retried::Yes));
     let value = step();
     if RETRIED.get() == Retried::Told {
-        let last = TOLD.take();
-        *told = told.take().or(last);
+        *told = TOLD.take();
     }
     drop(leaves);
     value
@@ -62,7 +61,7 @@ pub(crate) fn is_inside_any() -> bool {
 
 /// Tells the `retry` around it of a failure, if there is one.
 pub(crate) fn tell(failed: Outcome) {
-    if RETRIED.get() == Retried::Yes {
+    if is_inside_retry() {
         RETRIED.set(Retried::Told);
         TOLD.set(Some(Box::new(failed)));
     }

@@ -38,7 +38,8 @@ use crate::nested::{self, Report};
 ///
 /// Inside an operation of another `retry`, or of a `run` of any limiter, in the same task, it makes one call: the outermost of
 /// them decides about the next try of the whole. A `run` inside the operation of a `retry` makes one call too. So nested layers
-/// share one budget instead of multiplying theirs.
+/// share one budget instead of multiplying theirs. A `retry` reads the result of its operation by itself, whatever a loop inside
+/// made of it, and waits as long as that loop was asked to wait the last time.
 ///
 /// A thread of the library ends the waits, under any executor; in a test that pauses Tokio's clock that does. Dropping the future
 /// ends them too.
@@ -53,7 +54,8 @@ where
     WithRetries::of(Task::of(operation, Classified, (), None))
 }
 
-/// [`retry`] for an operation that blocks; [`WithRetries::call`] runs it.
+/// [`retry`] for an operation that blocks; [`WithRetries::call`] runs it. Its waits block the thread, so in a test that pauses
+/// Tokio's clock in that thread they never end.
 ///
 /// ```
 /// # fn save() -> std::io::Result<()> { Ok(()) }
@@ -94,7 +96,7 @@ struct Task<Op, Reader, N> {
     policy: Option<Retry>,
     calls: u32,
     history: Option<Box<History>>,
-    /// What a loop inside the call under way says of its failure.
+    /// What a loop inside the call under way said of its failure, the last time.
     told: Option<Box<Outcome>>,
 }
 
@@ -149,6 +151,7 @@ impl<Op, Call: Future, Reader, N> WithRetries<Op, Call, Reader, N> {
     ///
     /// # Panics
     /// Where no limiter would take it, for a reason of [`Retry::check`].
+    #[track_caller]
     pub fn with(mut self, policy: Retry) -> Self {
         if let Err(error) = policy.check() {
             panic!("{error}");
@@ -275,12 +278,16 @@ impl<Op, Reader, N> Task<Op, Reader, N> {
         Reader: AnswerReader<R>,
         N: Notify,
     {
-        let outcome = self.reader.outcome(result, &Attempt::of(&Cost::request()));
+        let mut outcome = self.reader.outcome(result, &Attempt::of(&Cost::request()));
         let told = self.told.take();
         if outcome.class == Class::Success {
             return (None, Ended::SUCCESS);
         }
-        let outcome = told.map_or(outcome, |told| *told);
+        // Whether this is the failure of the loop inside, or one after it, nothing says: of that loop the wait alone counts.
+        if let Some(told) = told {
+            outcome.hint = outcome.hint.or(told.hint);
+            outcome.retried = outcome.retried.max(told.retried);
+        }
         self.calls += outcome.retried;
         let ended = Ended { class: outcome.class, wait: outcome.hint.map(|hint| hint.wait) };
         if nested::is_inside_any() {

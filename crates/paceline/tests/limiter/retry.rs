@@ -233,6 +233,36 @@ async fn a_failure_that_the_operation_mends_is_no_failure() {
     assert_eq!(calls.into_inner(), 1);
 }
 
+/// What a loop inside met is over: the failure after it is read by itself, and the wait that was asked for is waited.
+#[tokio::test(start_paused = true)]
+async fn a_failure_that_the_operation_handles_decides_nothing_about_the_next_one() {
+    let calls = AtomicU32::new(0);
+    let save = async || {
+        calls.fetch_add(1, Ordering::Relaxed);
+        Err::<(), _>(reset())
+    };
+    let policy = || backing_off(S, 2);
+    let cached = async || {
+        drop(retry(async || Err::<(), _>(io::Error::from(io::ErrorKind::NotFound))).await);
+        save().await
+    };
+    let busy = async || {
+        drop(retry(async || Err::<(), _>(40 * S)).read_by(ByHintAlone).await);
+        save().await
+    };
+    let began = Began::now();
+    retry(cached).with(policy()).await.expect_err("it always fails");
+    assert_eq!((calls.swap(0, Ordering::Relaxed), began.elapsed()), (3, 2 * S), "a final failure was handled");
+    let began = Began::now();
+    retry(busy).with(policy()).await.expect_err("it always fails");
+    assert_eq!((calls.swap(0, Ordering::Relaxed), began.elapsed()), (3, 80 * S), "a wait was asked for");
+    retry(busy).with(policy()).when(|_| false).await.expect_err("it is final");
+    assert_eq!(calls.swap(0, Ordering::Relaxed), 1, "the outer one says that it is final");
+    let mapped = async || retry(save).await.map_err(|_| io::Error::from(io::ErrorKind::NotFound));
+    retry(mapped).with(policy()).await.expect_err("it is final");
+    assert_eq!(calls.into_inner(), 1, "made final");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_panic_in_an_operation_leaves_later_retries_as_they_were() {
     let panics = std::panic::AssertUnwindSafe(async {
