@@ -17,8 +17,7 @@ use crate::stops::stop::StopReason;
 const TICK: Duration = Duration::from_millis(500);
 
 /// Why a run ends that waits to begin. Where signals cannot be heard the system ends the process.
-async fn told_to_end(max_duration: Option<Duration>) -> StopReason {
-    let signals = SignalCount::listen().ok();
+async fn told_to_end(signals: Option<SignalCount>, max_duration: Option<Duration>) -> StopReason {
     let told = async {
         match &signals {
             Some(signals) => signals.first().await,
@@ -72,15 +71,18 @@ impl Disk {
     /// Waits until there is room to begin: for as long as the run may take, and until it is told to end. With why it ends, where
     /// there is none.
     pub(super) async fn wait_to_begin(&self, max_duration: Option<Duration>) -> (Result<(), Failure>, StopReason) {
-        if let Some((store, _)) = self.store.as_ref().filter(|_| self.space.too_full_to_begin().is_some()) {
+        let is_full = self.space.too_full_to_begin().is_some();
+        if let Some((store, _)) = self.store.as_ref().filter(|_| is_full) {
             work::make_room_beside(store);
         }
+        // Before the log says that it waits.
+        let signals = if is_full { SignalCount::listen().ok() } else { None };
         tokio::select! {
             biased;
             waited = disk_watch::wait_to_begin(&self.space, self.max_wait, None) => {
                 (waited, StopReason::DiskFull { message: String::new() })
             }
-            stop = told_to_end(max_duration) => (Err(nothing_began(&stop)), stop),
+            stop = told_to_end(signals, max_duration) => (Err(nothing_began(&stop)), stop),
         }
     }
 
