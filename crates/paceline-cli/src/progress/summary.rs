@@ -178,7 +178,7 @@ impl Summary<'_> {
         self.budget().in_one_line().into_iter().for_each(&mut line);
         // A single call waits for nothing.
         if let Some(oracle) = self.oracle().filter(|_| self.figures.ended_now > 1) {
-            line(format!("within the known limits the fastest run would have taken {}", text::duration(oracle)));
+            line(format!("at the rate of the known limits it takes at least {}", text::duration(oracle)));
         }
         self.learnt().into_iter().for_each(&mut line);
         self.one_limit().into_iter().for_each(&mut line);
