@@ -452,7 +452,7 @@ fn requests_of_one_client_leave_files_to_other_clients_and_to_the_state() {
         let url = format!("{}/generic/v1/things", gateway.url);
         for _ in 0..5 {
             let (status, body) = send(&url, |client, url| {
-                client.post(url).bearer_auth(&other).body("{}").timeout(Duration::from_secs(20))
+                client.post(url).bearer_auth(&other).body("{}").timeout(Duration::from_secs(60))
             });
             assert_eq!(status, 200, "{limit}: {body}");
             held.extend((0..20).map(|_| holds()));
