@@ -14,6 +14,10 @@ use crate::text::printable;
 const OF_REQUESTS: &str =
     "--prompt-template, --model, --max-output-tokens or --format changed (or --body, --system-prompt or --id-column)";
 
+/// What follows where flags that make requests have other values than before.
+pub(super) const ASKED_ANEW: &str = "and so the requests changed: use the former flags, or another output, for which all are asked and paid \
+                                     for anew";
+
 /// Why an input cannot be taken.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InputError {
@@ -82,10 +86,10 @@ pub(crate) enum InputError {
     },
     /// The file that the job began with, under other flags.
     #[error(
-        "{} is the input of this job, but {}, and so the requests changed: use the former flags, or another output, for which all are \
-         asked and paid for anew, and no budget counts what this job has spent",
+        "{} is the input of this job, but {}, {}, and no budget counts what this job has spent",
         name(source_path),
-        printable(changed.as_deref().unwrap_or(OF_REQUESTS))
+        printable(changed.as_deref().unwrap_or(OF_REQUESTS)),
+        ASKED_ANEW
     )]
     MadeOtherwise {
         /// The input.

@@ -2,6 +2,7 @@
 
 use paceline_store::{Conflict, Conflicts, Duplicates};
 
+use super::error::ASKED_ANEW;
 use crate::lines::line::LineError;
 use crate::text;
 
@@ -186,9 +187,7 @@ pub(crate) fn conflicts(
     }
     if let Some(flags) = flags {
         let flags = text::printable(flags);
-        list += &format!(
-            "\n{flags}, and so the requests changed: use the former flags, or another output, for which all are asked and paid for anew"
-        );
+        list += &format!("\n{flags}, {ASKED_ANEW}");
         return list;
     }
     if conflicts.named_by_lines {
